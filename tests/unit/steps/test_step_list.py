@@ -64,8 +64,8 @@ PROMISES = {
     ),
     "the oldest Nova": (
         "nova31",
-        "tests/functional/nova/spawn/test_life.py",
-        "test_",
+        "tests/functional/nova/spawn/test_server.py",
+        "test_boot_and_delete",
     ),
 }
 
@@ -186,8 +186,8 @@ def test_pages_that_tests_read_are_inputs() -> None:
         ("unit", "quick", "-m 'not long and not slow'"),
         ("unit", "short", "-m 'not long'"),
         ("unit", "whole", ""),
-        ("nova31", "short", "-m 'each_release and not long'"),
-        ("nova31", "whole", "-m 'each_release'"),
+        ("nova31", "short", "-m 'oldest'"),
+        ("nova31", "whole", "-m 'each_release or oldest'"),
         ("nova32", "whole", ""),
     ],
 )
@@ -224,8 +224,8 @@ def test_slow_tests_are_those_of_the_quick_run() -> None:
     assert all(list_owners(name) & {"unit", "house"} for name in names)
 
 
-def is_long(node: ast.FunctionDef | ast.Module) -> bool:
-    """Return whether a test or a module has the mark of long tests."""
+def has_mark(node: ast.FunctionDef | ast.Module, name: str) -> bool:
+    """Return whether a test or a module has a mark of pytest."""
     marks = [
         *(getattr(node, "decorator_list", ())),
         *(
@@ -236,7 +236,7 @@ def is_long(node: ast.FunctionDef | ast.Module) -> bool:
         ),
     ]
     return any(
-        "pytest.mark.long" in ast.unparse(mark).replace("marks=", "")
+        f"pytest.mark.{name}" in ast.unparse(mark).replace("marks=", "")
         and "param(" not in ast.unparse(mark)
         for mark in marks
     )
@@ -255,7 +255,9 @@ def test_what_operators_rely_on_is_in_the_short_run(promise: str) -> None:
         for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith(function)
-        and not is_long(node)
+        and not has_mark(node, "long")
     ]
     assert tests
-    assert not is_long(module)
+    assert not has_mark(module, "long")
+    if step == "nova31":
+        assert all(has_mark(node, "oldest") for node in tests)

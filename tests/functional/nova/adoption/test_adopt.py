@@ -112,7 +112,7 @@ class Adopt(adopting.AdoptionTestBase):
             self._delete_server(each)
         self.assertNotIn("KeyError", self.messages())
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     @pytest.mark.long
     def test_a_node_with_too_much_memory_is_adopted(self) -> None:
         """Placement 13 refuses a reshape of a node without room."""

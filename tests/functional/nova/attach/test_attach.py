@@ -24,7 +24,7 @@ class Life(attaching.AttachingTestBase):
     def handles(self, server: Any) -> list[str]:
         return sorted(self.mdevs_of(server) + self.functions_of(server))
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_all_operations(self) -> None:
         server = self.boot_server()
         before = self.collect_state(server)

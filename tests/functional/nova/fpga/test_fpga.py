@@ -156,7 +156,7 @@ class Fpga(harness.AccelTestBase):
 
     # -- programmed --------------------------------------------------------
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_a_bitstream_is_loaded_at_spawn(self) -> None:
         self.start_fpga()
         server = self.boot(self.region_specs(ANY, self.image(RED)))

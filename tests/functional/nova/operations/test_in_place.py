@@ -8,7 +8,7 @@ import pytest
 
 from tests.functional.nova.support import operations, releases, technologies
 
-pytestmark = pytest.mark.each_release
+pytestmark = pytest.mark.oldest
 #: Files that make a vGPU, or remove it.
 _MAKING = ("create", "remove", "current_vgpu_type")
 

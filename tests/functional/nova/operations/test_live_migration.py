@@ -49,7 +49,7 @@ class LiveMdev(moving.LiveBase):
         self.assertEqual(1, len(self.hosts["host2"].mdevs()))
         self._delete_server(other)
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_completed(self) -> None:
         self._live_migrate(self.server)
         (after,) = self.mdevs_of(self.server, "host2")

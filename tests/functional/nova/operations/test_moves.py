@@ -14,6 +14,7 @@ def _nothing(_: Any) -> dict[str, str]:
     return {}
 
 
+@pytest.mark.oldest
 class Moves(operations.OperationsTestBase):
     """A server that has two hosts."""
 
@@ -46,6 +47,7 @@ class Moves(operations.OperationsTestBase):
         self.assert_nothing_left("host2")
 
 
+@pytest.mark.oldest
 class Leaves(operations.OperationsTestBase):
     """A server that leaves its host, or whose host leaves it."""
 

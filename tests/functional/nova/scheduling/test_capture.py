@@ -39,6 +39,7 @@ class Capture(scheduled.ScheduledTestBase):
             )
         return calls
 
+    @pytest.mark.oldest
     def test_the_answer_comes_between_request_filter_and_filter(self) -> None:
         self.start_host(*harness.TWO_T4)
         self.assertEqual(

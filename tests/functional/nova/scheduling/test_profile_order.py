@@ -43,7 +43,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
     def fill_t4(self) -> Any:
         return self.boot(harness.vgpu_group("_A", "16Q"))
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_the_first_choice_that_fits_is_given(self) -> None:
         self.start_both()
         first = self.boot(T4_FIRST)

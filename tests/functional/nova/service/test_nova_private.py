@@ -26,7 +26,7 @@ OVERRIDDEN = {
 }
 
 
-@pytest.mark.each_release
+@pytest.mark.oldest
 class NovaPrivate(harness.AccelTestBase):
     """Names that virt_hooks reads, calls or overrides exist in Nova."""
 

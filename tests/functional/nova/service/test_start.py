@@ -110,7 +110,7 @@ class Start(harness.AccelTestBase):
         remaining = [path for path in (*paths[:3], half) if path.exists()]
         self.assertEqual([], remaining)
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_the_stock_driver_is_unchanged(self) -> None:
         """A host without accelerators is reported as by the stock driver."""
         self.flags(compute_driver=STOCK)

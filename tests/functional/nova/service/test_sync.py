@@ -449,7 +449,7 @@ class InTheMiddle(syncing.SyncTestBase):
 
 
 class Thread(syncing.SyncTestBase):
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_it_runs_by_itself_and_ends_with_the_service(self) -> None:
         compute = self.start_host(harness.TWO_T4[0], sync_interval=1)
         before = self.stable_providers()

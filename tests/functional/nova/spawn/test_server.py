@@ -11,7 +11,7 @@ SMALL = harness.vgpu_group("_A", "4Q")
 
 
 class Servers(harness.AccelTestBase):
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_boot_and_delete(self) -> None:
         self.start_host(*harness.TWO_T4)
         before = self.stable_providers()
@@ -201,7 +201,7 @@ class Servers(harness.AccelTestBase):
         self.assert_nothing_left()
         self.assertEqual(before, self.stable_providers())
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_server_without_accelerators(self) -> None:
         """A host's own trait with a similar name is not removed."""
         self.start_host(harness.TWO_T4[0])

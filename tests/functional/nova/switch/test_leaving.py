@@ -79,7 +79,7 @@ class Leaving(leaving.LeavingTestBase):
         for group in (SMALL, WHOLE):
             self.boot(group, expected_state="ERROR")
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_an_empty_host_is_left_at_once(self) -> None:
         self.start()
         before = self.list_own_names()

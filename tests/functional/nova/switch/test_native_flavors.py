@@ -61,7 +61,7 @@ class FlavorsTestBase(scheduled.ScheduledTestBase, stock_driver.StockTestBase):
 
 
 class NativeFlavors(FlavorsTestBase):
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_they_go_to_stock_hosts_without_a_line(self) -> None:
         self.start_mixed()
         for _ in range(2):
@@ -84,7 +84,7 @@ class ServedFlavors(FlavorsTestBase):
 
     lines = tuple(LINES)
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_a_server_gets_the_profile_of_its_line(self) -> None:
         self.start_mixed()
         server = self.boot(NATIVE)

@@ -37,7 +37,7 @@ class NativeProviders(stock_driver.StockTestBase):
         (inventory,) = record["inventories"].values()
         self.assertEqual(inventory["total"], inventory["reserved"])
 
-    @pytest.mark.each_release
+    @pytest.mark.oldest
     def test_unused_ones_are_removed_at_the_start(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
         self.assertEqual(1, len(self.native_providers()))
