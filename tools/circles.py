@@ -114,7 +114,6 @@ CIRCLES = (
         (
             "placement_sync.client.provider_cache",
             "placement_sync.client.resource_providers",
-            "placement_sync.client.rest",
             "placement_sync.client.sdk_errors",
             "placement_sync.daemon.loop",
             "placement_sync.sync.refusals",

@@ -49,12 +49,15 @@ def expire_provider(client: Any, uuid: str) -> None:
     client._association_refresh_time.pop(uuid, None)
 
 
-def open_placement() -> Any:
-    """Return a new adapter of Placement, as Nova's client opens its own.
+def open_placement(seconds: float) -> Any:
+    """Return a new ``nova.scheduler.client.report.SchedulerReportClient``.
 
-    It has the options of ``[placement]``, as an ``openstack.proxy.Proxy``.
+    :param seconds: for each answer; Nova's own client waits without a limit
+        unless ``[placement] timeout`` has one.
     """
-    return report.SchedulerReportClient()._client
+    client = report.SchedulerReportClient()
+    client._client.session.timeout = seconds
+    return client
 
 
 def limit_enforcer(context: Any, project: str) -> Any:

@@ -6,7 +6,7 @@ It authenticates with [placement] of the scheduler's nova.conf.
 
 from nova.scheduler.client import report
 
-from placement_sync.client import nova_getter
+from placement_sync.client import nova_client
 from placement_sync.client.provider_records import Get
 
 
@@ -15,4 +15,6 @@ def placement_getter(global_request_id: str | None = None) -> Get:
 
     :param global_request_id: id of the API request, for Placement's log.
     """
-    return nova_getter.build(report.report_client_singleton, global_request_id)
+    return nova_client.NovaClient(
+        report.report_client_singleton, global_request_id
+    ).fetch

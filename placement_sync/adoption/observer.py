@@ -31,6 +31,7 @@ from placement_sync.client import (
     nova_api,
     provider_records,
     rest,
+    service_client,
 )
 
 # Trait of the providers of Nova's PCI devices (os-traits).
@@ -44,7 +45,7 @@ class Sources:
 
     options: common_options.CommandOptions
     host: outside_host.OutsideHost
-    placement: rest.RestClient
+    placement: service_client.ServiceClient
     compute: rest.RestClient
     root: providers.ProviderRoot
     service: str

@@ -26,7 +26,7 @@ from placement_sync.audit import (
 from placement_sync.cli import common_options, outside_host, progress
 from placement_sync.client import (
     nova_api,
-    rest,
+    service_client,
     stock_compute,
 )
 
@@ -111,7 +111,7 @@ def _build_collector(
     arguments: argparse.Namespace,
     options: common_options.CommandOptions,
     host: outside_host.OutsideHost,
-    placement: rest.RestClient,
+    placement: service_client.ServiceClient,
     root: providers.ProviderRoot,
 ) -> collector.StateCollector:
     compute, reason = common_options.open_compute(arguments, options)
@@ -137,7 +137,7 @@ def _build_collector(
 def _heal(
     options: common_options.CommandOptions,
     reader: collector.StateCollector,
-    placement: rest.RestClient,
+    placement: service_client.ServiceClient,
     report: findings.AuditReport,
 ) -> tuple[heal.HealResult, ...]:
     privileged.run_here()

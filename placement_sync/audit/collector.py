@@ -20,6 +20,7 @@ from placement_sync.client import (
     nova_api,
     provider_records,
     rest,
+    service_client,
 )
 
 _T = TypeVar("_T")
@@ -48,7 +49,7 @@ class StateCollector:
     def __init__(
         self,
         root: providers.ProviderRoot,
-        placement: rest.RestClient,
+        placement: service_client.ServiceClient,
         compute: rest.RestClient | None,
         local: LocalSources,
         no_compute_reason: str = "",

@@ -24,7 +24,11 @@ from placement_sync.audit import (
     placement_checks,
 )
 from placement_sync.audit.findings import FindingKind
-from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.client import (
+    nova_api,
+    provider_records,
+    service_client,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -61,7 +65,7 @@ class Healer:
     def __init__(
         self,
         reader: collector.StateCollector,
-        placement: rest.RestClient,
+        placement: service_client.ServiceClient,
         drivers: Mapping[str, plugin.Driver],
         executor: action_executor.Executor | None,
     ) -> None:

@@ -3,7 +3,7 @@
 
 A query takes a ``Get``, so that it is the same through openstacksdk
 (``rest.RestClient.fetch``) and through Nova's own client
-(``filters.placement.report_client``). It returns values of
+(``nova_client.NovaClient.fetch``). It returns values of
 ``nova_accel.model.providers``, None for an object that does not exist, and
 raises ServiceError without a valid response.
 """

@@ -21,7 +21,7 @@ from placement_sync.client import (
     calls,
     provider_cache,
     provider_records,
-    rest,
+    service_client,
 )
 
 # Characters. uWSGI accepts 4096 bytes of request line and headers together
@@ -51,7 +51,7 @@ class PlacementClient:
 
     def __init__(
         self,
-        client: rest.RestClient,
+        client: service_client.ServiceClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Send no request yet."""
@@ -307,7 +307,7 @@ class TreeReader:
 
     def __init__(
         self,
-        client: rest.RestClient,
+        client: service_client.ServiceClient,
         cache: provider_cache.ProviderCache,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -9,6 +9,10 @@ from openstack import exceptions as sdk
 from nova_accel import errors
 from placement_sync.client import http_errors
 
+# Seconds after which a service counts as silent. A minute is the usual limit
+# of load balancers in front of Placement (HAProxy's "timeout server 1m"): a
+# longer wait is useless.
+ANSWER_SECONDS = 60.0
 _UNUSABLE = "its URL, token or timeout can't be used; correct it"
 # Exception class, hint for the operator, and whether the error lasts: a
 # retry without a change of configuration is useless. The first class that
@@ -96,7 +100,7 @@ def build_error(
 ) -> errors.ServiceError:
     """Return the ServiceError for an error of keystoneauth or openstacksdk.
 
-    :param error: an instance of CLIENT_ERRORS.
+    :param error: an instance of CLIENT_ERRORS, or any other one.
     """
     if _is_unsendable(error):
         return errors.ServiceError(

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import requests
 
 from nova_accel.model import names
-from placement_sync.client import nova_getter
+from placement_sync.client import nova_client
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync.support import servers
 
@@ -98,7 +98,7 @@ def request_candidates(server: servers.Server, path: str, runs: int) -> Result:
             headers={
                 "X-Auth-Token": "admin",
                 "OpenStack-API-Version": "placement "
-                + nova_getter.MICROVERSION,
+                + nova_client.MICROVERSION,
             },
             timeout=_SECONDS,
         )

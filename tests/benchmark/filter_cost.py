@@ -30,7 +30,7 @@ from nova.scheduler.filters.numa_topology_filter import NUMATopologyFilter
 
 from filters import accelerator_filter, candidate_capture
 from nova_accel.model import names
-from placement_sync.client import nova_getter
+from placement_sync.client import nova_client
 from tests.benchmark import clouds, placement_calls
 from tests.functional.scheduler import scheduling
 from tests.functional.sync.support import servers
@@ -60,7 +60,7 @@ class Placement:
             {
                 "X-Auth-Token": "admin",
                 "OpenStack-API-Version": "placement "
-                + nova_getter.MICROVERSION,
+                + nova_client.MICROVERSION,
             }
         )
         self.calls = 0

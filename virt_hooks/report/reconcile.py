@@ -11,6 +11,7 @@ samples of usage and metrics are one.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -19,7 +20,11 @@ from nova_accel import model
 from nova_accel.config import conf, extensions
 from nova_accel.host.state import device_notes, notes
 from nova_accel.host.sysfs import udev
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import (
+    nova_client,
+    resource_providers,
+    sdk_errors,
+)
 from placement_sync.daemon import heartbeat, loop, operations
 from placement_sync.sync import sync_pass
 from virt_hooks import nova_private
@@ -187,9 +192,11 @@ class Reconciler:
     def _open_placement(self) -> sync_pass.Synchronizer:
         """Return the writer of passes, which has a client of its own."""
         if self._synchronizer is None:
-            client = rest.RestClient(nova_private.open_placement)
-            client.limit(
-                self._context.options.placement.timeout or rest.ANSWER_SECONDS
+            limit = self._context.options.placement.timeout
+            seconds = limit or sdk_errors.ANSWER_SECONDS
+            client = nova_client.NovaClient(
+                functools.cache(lambda: nova_private.open_placement(seconds)),
+                build_error=sdk_errors.build_error,
             )
             self._synchronizer = sync_pass.Synchronizer(
                 resource_providers.PlacementClient(client)

@@ -21,7 +21,7 @@ from nova.compute import resource_tracker
 from oslo_log import log as logging
 
 from nova_accel import errors
-from placement_sync.client import nova_getter, provider_records
+from placement_sync.client import nova_client, provider_records
 from virt_hooks import nova_private
 from virt_hooks.instance import ledger, nova_records
 
@@ -55,7 +55,10 @@ class ServerAllocations:
 
         :param context: Nova's request context, for Placement's log.
         """
-        return nova_getter.build(
+        return self._open(context).fetch
+
+    def _open(self, context: Any) -> nova_client.NovaClient:
+        return nova_client.NovaClient(
             lambda: self.client, context and context.global_id
         )
 
@@ -94,7 +97,7 @@ class ServerAllocations:
             {"allocations": dict(allocations)},
             instance.project_id,
             instance.user_id,
-            nova_getter.MICROVERSION,
+            nova_client.MICROVERSION,
         ):
             raise errors.ServiceError(
                 "PUT",
@@ -116,9 +119,10 @@ class ServerAllocations:
 
         :param edit: changes amounts by provider and class.
         """
+        client = self._open(context)
         for attempts_left in reversed(range(_ATTEMPTS)):
             before, fields, _ = provider_records.fetch_consumer(
-                self.get(context), consumer
+                client.fetch, consumer
             )
             after = dict(before)
             edit(after)
@@ -126,11 +130,9 @@ class ServerAllocations:
                 return
             by_provider = {u: {"resources": {**r}} for u, r in after.items()}
             try:
-                nova_getter.put(
-                    lambda: self.client,
+                client.put(
                     f"/allocations/{consumer}",
                     fields | {"allocations": by_provider},
-                    context.global_id,
                 )
             except errors.ServiceError as error:
                 if error.code != _CONCURRENT or not attempts_left:

@@ -28,11 +28,11 @@ from filters import accelerator_filter
 from nova_accel import model
 from nova_accel.geometry import occupancy
 from nova_accel.model import names
-from placement_sync.client import nova_getter
+from placement_sync.client import nova_client
 from tests.support.scheduler import scheduled
 
 objects.register_all()
-VERSION = {"OpenStack-API-Version": f"placement {nova_getter.MICROVERSION}"}
+VERSION = {"OpenStack-API-Version": f"placement {nova_client.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
 CLASS = "filters.accelerator_filter.AcceleratorFilter"
 

@@ -36,7 +36,7 @@ SEAMS = {
     "filters/attached_profiles.py": "other servers never fail",
     "filters/native_flavors.py": "other servers never fail",
     "filters/glance_images.py": "Nova's image API raises any client's",
-    "placement_sync/client/nova_getter.py": "Nova's client raises all",
+    "placement_sync/client/nova_client.py": "Nova's client raises all",
     "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/cli/application.py": "another package's command raises any",
     "nova_accel/discovery/unoffered_devices.py": "a driver may raise anything",

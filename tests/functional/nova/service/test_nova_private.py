@@ -72,9 +72,10 @@ class NovaPrivate(harness.AccelTestBase):
 
     def test_an_adapter_of_placement_is_that_of_nova_s_options(self) -> None:
         self.flags(group="placement", endpoint_override="http://127.0.0.1:9")
-        adapter = nova_private.open_placement()
+        adapter = nova_private.open_placement(7.0)._client
         self.assertIsInstance(adapter, proxy.Proxy)
         self.assertEqual("http://127.0.0.1:9", adapter.endpoint_override)
+        self.assertEqual(7.0, adapter.session.timeout)
 
     def test_the_tracker_reads_allocations_that_it_uses_only(self) -> None:
         server = self.boot(harness.vgpu_group("", "4Q"))

@@ -6,6 +6,8 @@ from typing import Any
 
 import fixtures
 import pytest
+from keystoneauth1 import exceptions
+from nova.scheduler.client import report
 
 from nova_accel.host.state import claims_file
 from nova_accel.model import names
@@ -483,8 +485,20 @@ class Thread(syncing.SyncTestBase):
         self.computes["host1"].stop()
 
     def test_without_placement_nothing_of_nova_s_fails(self) -> None:
-        # Nova's own client uses the harness; this port is closed.
-        self.flags(group="placement", endpoint_override="http://127.0.0.1:1")
+        """Only Nova's own client reaches it."""
+        read = report.SchedulerReportClient.get
+
+        def refuse(client: Any, *args: Any, **options: Any) -> Any:
+            # The client of the passes has a limit, Nova's own has none.
+            if client._client.session.timeout is None:
+                return read(client, *args, **options)
+            raise exceptions.ConnectFailure("no route to Placement")
+
+        self.useFixture(
+            fixtures.MockPatchObject(
+                report.SchedulerReportClient, "get", refuse
+            )
+        )
         self.start_host(harness.TWO_T4[0], sync_interval=1)
         # One pass tries for some time (sync.ATTEMPTS, FAILURE_DELAY).
         self.until(lambda: self.assertTrue(self.read_error()))

@@ -17,6 +17,7 @@ from placement_sync.client import (
     http_errors,
     resource_providers,
     rest,
+    service_client,
 )
 from placement_sync.fleet import projects
 from tests.functional.sync.support import identity, servers
@@ -169,7 +170,7 @@ def test_an_expired_token_is_replaced(
     """Before reads and before writes, without an error."""
     client = cloud_client.from_conf(write(by_password(keystone)))
     client.get(PATH)
-    request_functions: list[Callable[[], rest.Response]] = [
+    request_functions: list[Callable[[], service_client.Response]] = [
         lambda: client.get(PATH),
         lambda: client.post(PATH, {"name": "a"}),
         lambda: client.put("/traits/CUSTOM_A"),

@@ -17,6 +17,7 @@ from placement_sync.client import (
     provider_cache,
     resource_providers,
     rest,
+    service_client,
 )
 from tests.functional.sync.support import faults, servers
 from tests.functional.sync.support.one_card import (
@@ -266,7 +267,9 @@ class Interrupted(rest.RestClient):
 
     event: Callable[[], object] | None = None
 
-    def get(self, path: str, microversion: str = "") -> rest.Response:
+    def get(
+        self, path: str, microversion: str = ""
+    ) -> service_client.Response:
         answer = super().get(path, microversion)
         if self.event and path.endswith("/inventories"):
             event, self.event = self.event, None

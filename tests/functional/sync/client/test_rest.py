@@ -11,7 +11,7 @@ import pytest
 from keystoneauth1 import session, token_endpoint
 
 from nova_accel import errors
-from placement_sync.client import cloud_client, rest
+from placement_sync.client import cloud_client, rest, service_client
 from tests.functional.sync.support import odd, servers
 
 PATH = "/resource_providers?name=a"
@@ -20,7 +20,7 @@ UUID = "0f5c2d5e-9a0b-4c7a-8d41-2c1a67d9a001"
 
 def catch_error(url: str, method: str = "GET") -> errors.ServiceError:
     client = cloud_client.from_endpoint(url)
-    methods: dict[str, Callable[[str], rest.Response]] = {
+    methods: dict[str, Callable[[str], service_client.Response]] = {
         "GET": client.get,
         "PUT": client.put,
         "POST": client.post,
@@ -218,7 +218,7 @@ def test_nova_by_its_own_version() -> None:
     bad = b'{"badRequest": {"code": 400, "message": "Bad marker."}}'
     with odd.answering(odd.http("404 Not Found", gone)) as url:
         client = cloud_client.from_endpoint(url, service=rest.COMPUTE)
-        assert client.get("/servers/1") == rest.Response(404)
+        assert client.get("/servers/1") == service_client.Response(404)
     with odd.answering(odd.http("400 Bad Request", bad)) as url:
         client = cloud_client.from_endpoint(url, service=rest.COMPUTE)
         with pytest.raises(errors.ServiceError, match="Bad marker"):

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib import parse
 
-from placement_sync.client import cloud_client, resource_providers
+from placement_sync.client import cloud_client, resource_providers, rest
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import trees
 
@@ -206,6 +206,7 @@ def short_timeout(
 ) -> Iterator[None]:
     """Shorten the client's timeout while answers time out."""
     client = synchronizer._placement.client
+    assert isinstance(client, rest.RestClient)
     before = client.timeout
     if kind.startswith("timeout"):
         client.timeout = (PATIENCE, PATIENCE)
