@@ -248,3 +248,40 @@ def _get_hint(refusal: RefusedCall) -> str:
         uuid=refusal.provider,
         parent=getattr(refusal.call, "parent", ""),
     )
+
+
+class Nesting:
+    """Parents of providers, and the providers that are stopped.
+
+    :param trees: the later one's parents count.
+    """
+
+    def __init__(self, *trees: providers.ProviderTree) -> None:
+        self._parents = {n.uuid: n.parent for t in trees for n in t.nodes}
+        self._stopped: set[str] = set()
+
+    def stop(self, call: calls.Call) -> None:
+        """Stop the provider of a call for this attempt."""
+        if not isinstance(call, calls.Name):
+            self._stopped.add(call.uuid)
+
+    def is_stopped(self, call: calls.Call) -> bool:
+        """Return whether a call has to wait for another attempt.
+
+        Calls on a stopped provider and on its descendants wait, and so do
+        deletes of its ancestors.
+        """
+        if isinstance(call, calls.Name):
+            return False
+        if self._stopped & self._list_lineage(call.uuid):
+            return True
+        return isinstance(call, calls.DeleteProvider) and any(
+            call.uuid in self._list_lineage(uuid) for uuid in self._stopped
+        )
+
+    def _list_lineage(self, uuid: str) -> set[str]:
+        """Return a provider and its ancestors."""
+        lineage = {uuid}
+        while uuid := self._parents.get(uuid, ""):
+            lineage.add(uuid)
+        return lineage

@@ -220,7 +220,7 @@ class _Pass:
         :raises ServiceError: no further call can succeed, or a call failed
             that may succeed later.
         """
-        nested = diff.Nesting(self._desired, actual)
+        nested = refusals.Nesting(self._desired, actual)
         for call in plan:
             if (
                 self._refused.is_given_up(call)

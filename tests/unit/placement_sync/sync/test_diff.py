@@ -310,34 +310,3 @@ def test_only_shrinking_providers_need_their_allocations(
     assert apply_plan(actual, desired, least) == apply_plan(
         actual, desired, all_allocated
     )
-
-
-def test_calls_wait_for_a_stopped_provider() -> None:
-    """Those on it and below it, and the deletes of providers above it."""
-    parents = {"root": "", "card": "root", "region": "card", "other": "root"}
-    nodes = tuple(
-        providers.ProviderNode(
-            uuid=uuid,
-            name=uuid,
-            parent=parent,
-            inventories={},
-            traits=frozenset(),
-        )
-        for uuid, parent in parents.items()
-        if parent
-    )
-    nesting = diff.Nesting(
-        providers.ProviderTree(root=strategies.ROOT, nodes=nodes)
-    )
-    amounts = [
-        calls.SetInventories(uuid=uuid, name="", inventories={})
-        for uuid in parents
-    ]
-    deletes = [calls.DeleteProvider(uuid=uuid, name="") for uuid in parents]
-    nesting.stop(calls.CreateTrait(name="card"))
-    assert not any(map(nesting.is_stopped, amounts))
-    assert not any(map(nesting.is_stopped, deletes))
-    nesting.stop(amounts[1])
-    assert [*map(nesting.is_stopped, amounts)] == [False, True, True, False]
-    assert [*map(nesting.is_stopped, deletes)] == [True, True, True, False]
-    assert not nesting.is_stopped(calls.CreateTrait(name="card"))
