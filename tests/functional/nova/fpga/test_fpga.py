@@ -16,6 +16,7 @@ from tests.functional.nova.support import harness, releases
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.lab.fakehost.technologies.fpga import dfl_card
+from tests.support import examples
 
 CARD = "0000:5e:00.0"
 REGION = names.region_address(CARD, 0)
@@ -251,8 +252,7 @@ class Fpga(harness.AccelTestBase):
     def test_bitstreams_that_may_not_be_loaded(self) -> None:
         self.start_fpga()
         short = fpga.gbs(RED, INTERFACE)[:-4000]
-        for image, word in (
-            (self.image(RED, owner="stranger"), "bitstream_owners"),
+        images = (
             (self.image(RED, accelerator_sha512="0" * 128), "sha512"),
             # A host can check these only against its own region.
             (self.image(RED, accelerator_interface_id="12" * 16), "xhausted"),
@@ -266,7 +266,9 @@ class Fpga(harness.AccelTestBase):
             (self.image(RED, content=short[:20]), "damaged"),
             (str(uuid.uuid4()), "Glance"),
             ("bitstream", "UUID"),
-        ):
+            (self.image(RED, owner="stranger"), "bitstream_owners"),
+        )
+        for image, word in examples.share(images, least=3):
             with self.subTest(word):
                 reason = self.refused(self.region_specs(ANY, image))
                 self.assertTrue(reason)

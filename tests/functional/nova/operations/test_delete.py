@@ -7,6 +7,19 @@ import pytest
 from nova.compute import manager
 
 from tests.functional.nova.support import operations, technologies
+from tests.support import examples
+
+#: Step to a state, and the state.
+_STATES = (
+    ("stop", "SHUTOFF"),
+    ("pause", "PAUSED"),
+    ("suspend", "SUSPENDED"),
+    ("rescue", "RESCUE"),
+    ("shelve", "SHELVED"),
+    ("offload", "SHELVED_OFFLOADED"),
+    ("resize_to_other", "VERIFY_RESIZE"),
+    ("reset_state", "ERROR"),
+)
 
 
 class Deleted(operations.OperationsTestBase):
@@ -18,16 +31,7 @@ class Deleted(operations.OperationsTestBase):
         self.flags(allow_resize_to_same_host=True)
         self.power_off_to_move()
         self.start_hosts("host1")
-        for step, state in (
-            ("stop", "SHUTOFF"),
-            ("pause", "PAUSED"),
-            ("suspend", "SUSPENDED"),
-            ("rescue", "RESCUE"),
-            ("shelve", "SHELVED"),
-            ("offload", "SHELVED_OFFLOADED"),
-            ("resize_to_other", "VERIFY_RESIZE"),
-            ("reset_state", "ERROR"),
-        ):
+        for step, state in examples.share(_STATES, least=3):
             server = self.boot(self.technology.small(self))
             getattr(self, step)(server)
             details = self.api.get_server(server["id"])

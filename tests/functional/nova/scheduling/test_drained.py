@@ -5,7 +5,7 @@ from nova_accel.host.state import device_notes
 from nova_accel.model import names
 from tests.functional.nova.support import harness
 
-SMALL = harness.vgpu_group("_A", "4Q")
+HALF = harness.vgpu_group("_A", "8Q")
 
 
 class Drained(harness.AccelTestBase):
@@ -25,21 +25,21 @@ class Drained(harness.AccelTestBase):
 
     def test_it_keeps_its_server_and_takes_no_other(self) -> None:
         self.start_host(*harness.TWO_T4)
-        server = self.boot(SMALL)
+        server = self.boot(HALF)
         (mdev,) = self.mdevs_of(server)
         card = self.card_of(server)
         (other,) = {harness.T4, harness.T4_B} - {card}
         self.drain(card)
         self.run_periodics()
-        self.assert_drained(card, 4)
-        for _ in range(4):
-            self.assertEqual(other, self.card_of(self.boot(SMALL)))
-        self.boot(SMALL, expected_state="ERROR")
+        self.assert_drained(card, 2)
+        for _ in range(2):
+            self.assertEqual(other, self.card_of(self.boot(HALF)))
+        self.boot(HALF, expected_state="ERROR")
 
         def check() -> None:
             self.assertEqual([mdev], self.mdevs_of(server))
             self.assertEqual(1, self.usages(card)["VGPU"])
-            self.assert_drained(card, 4)
+            self.assert_drained(card, 2)
 
         self._reboot_server(server, hard=True)
         check()
@@ -51,6 +51,6 @@ class Drained(harness.AccelTestBase):
         check()
         self.undrain(card)
         self.run_periodics()
-        self.assertEqual((4, 0), self.amounts(card)["VGPU"])
+        self.assertEqual((2, 0), self.amounts(card)["VGPU"])
         self.assertNotIn(names.DRAINED_TRAIT, self.traits(card))
-        self.assertEqual(card, self.card_of(self.boot(SMALL)))
+        self.assertEqual(card, self.card_of(self.boot(HALF)))

@@ -13,6 +13,7 @@ from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
 
 SMALL = harness.vgpu_group("_A", "4Q")
+HALF = harness.vgpu_group("_A", "8Q")
 WHOLE = 16384
 KEY = f"{flavors.NAMESPACE}packing"
 ALONE = SMALL | {
@@ -29,9 +30,9 @@ class Exclusive(scheduled.ScheduledTestBase):
         self.assertEqual(1, len(self.mdevs_of(server)))
         self.restart()
         self.run_periodics()
-        for neighbour in [self.boot(SMALL) for _ in range(4)]:
+        for neighbour in [self.boot(HALF) for _ in range(2)]:
             self.assertNotIn(provider, self.allocations(neighbour))
-        self.boot(SMALL, expected_state="ERROR")
+        self.boot(HALF, expected_state="ERROR")
         # A card with servers is no card to oneself.
         self.boot(ALONE, expected_state="ERROR")
         self._delete_server(server)

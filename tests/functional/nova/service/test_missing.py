@@ -14,12 +14,26 @@ from nova.tests.functional.api import client
 from nova_accel.host import bounded_calls
 from nova_accel.model import names
 from tests.functional.nova.support import harness
+from tests.support import examples
 
 SMALL = harness.vgpu_group("_A", "4Q")
 #: Seconds that a pass may take on a busy machine; without a limit it ends
 #: with the test.
 SOON_S = 30.0
 HANGING = "mdev_supported_types/nvidia-232/available_instances"
+#: A path that can't be read, the failing call, and the cards without it.
+UNREADABLE = (
+    (f"bus/pci/devices/{harness.T4}/vendor", "read", {harness.T4}),
+    (f"bus/pci/devices/{harness.T4_B}/vendor", "read", {harness.T4_B}),
+    (
+        f"class/mdev_bus/{harness.T4}/mdev_supported_types",
+        "list",
+        {harness.T4},
+    ),
+    ("class/mdev_bus", "list", set[str]()),
+    ("bus/pci/devices", "list", set[str]()),
+    ("bus/mdev/devices", "list", set[str]()),
+)
 
 
 def _drop_driver(
@@ -205,18 +219,7 @@ class Missing(harness.AccelTestBase):
         self.run_periodics()
         before = self.stable_providers()
         simulated = self.hosts["host1"]
-        for path, on, cards in (
-            (f"bus/pci/devices/{harness.T4}/vendor", "read", {harness.T4}),
-            (f"bus/pci/devices/{harness.T4_B}/vendor", "read", {harness.T4_B}),
-            (
-                f"class/mdev_bus/{harness.T4}/mdev_supported_types",
-                "list",
-                {harness.T4},
-            ),
-            ("class/mdev_bus", "list", set()),
-            ("bus/pci/devices", "list", set()),
-            ("bus/mdev/devices", "list", set()),
-        ):
+        for path, on, cards in examples.share(UNREADABLE, least=3):
             simulated.fail(path, "EIO", on=on)
             self.run_periodics()
             self.run_periodics()

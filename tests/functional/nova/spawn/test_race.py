@@ -22,12 +22,12 @@ from nova.compute import build_results
 
 from tests.functional.nova.support import builds
 from tests.lab import fakehost
-from tests.support.examples import SHARE
+from tests.support.examples import IS_WHOLE
 
 ROUNDS = int(os.environ.get("NOVA_ACCEL_RACES", "1"))
 SEED = int(os.environ.get("NOVA_ACCEL_RACE_SEED", "20261122"))
-#: Two cards on each push, four with ``--whole``.
-BUSES = ("3a", "3b", "3c", "3d")[: 4 if SHARE >= 100 else 2]
+#: One card on each push, four with ``--whole``.
+BUSES = ("3a", "3b", "3c", "3d")[: 4 if IS_WHOLE else 1]
 CARDS = tuple(f"0000:{bus}:00.0" for bus in BUSES)
 SLOTS = 8 * len(CARDS)
 SERVERS = 2 * SLOTS
