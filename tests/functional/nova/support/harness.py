@@ -107,11 +107,10 @@ class AccelTestBase(base.ServersTestBase):
             self.skipTest(reason)
         self.hosts: dict[str, fakehost.Controller] = {}
         self._directories: dict[str, dict[str, str]] = {}
-        self.useFixture(speed.SharedStatements())
-        self.useFixture(speed.ReadOnce())
+        # Before services start, and for their end.
+        self.useFixture(speed.Speed())
         if releases.is_on_threads():
-            # Before services start, and for their end.
-            self.useFixture(speed.Speed())
+            self.useFixture(speed.Threads())
         super().setUp()
         if releases.is_on_threads():
             speed.let_threads_idle()

@@ -2,9 +2,8 @@
 """Fixtures that save waiting and processor time in Nova's harness.
 
 Each removes one cost that a profile of these tests showed. None of them
-changes the behaviour of Nova, Placement or this library. All but
-SharedStatements and ReadOnce are for native threads: eventlet's run few of
-these tests.
+changes the behaviour of Nova, Placement or this library. Those of Threads are
+for native threads: eventlet's run few of these tests.
 
 Services start anew for each test. With these fixtures that is half a second of
 processor time, a fifth of a test; servers, notes and Nova's configuration of
@@ -44,12 +43,11 @@ _STATEMENTS: util.LRUCache[Any, Any] = util.LRUCache(1 << 12)
 
 
 class Speed(fixtures.Fixture):
-    """Fixtures for native threads."""
+    """Fixtures for threads of both kinds."""
 
     def _setUp(self) -> None:
-        self.useFixture(BackOff())
-        self.useFixture(PromptMessages())
-        self.useFixture(PooledConnections())
+        self.useFixture(SharedStatements())
+        self.useFixture(ReadOnce())
         self.useFixture(fixtures.MonkeyPatch("re._MAXCACHE", _PATTERNS))
         # requests reads the whole environment before each request.
         self.useFixture(
@@ -57,6 +55,15 @@ class Speed(fixtures.Fixture):
                 "requests.sessions.get_environ_proxies", lambda *_, **__: {}
             )
         )
+
+
+class Threads(fixtures.Fixture):
+    """Fixtures for native threads."""
+
+    def _setUp(self) -> None:
+        self.useFixture(BackOff())
+        self.useFixture(PromptMessages())
+        self.useFixture(PooledConnections())
 
 
 class BackOff(fixtures.Fixture):
