@@ -75,6 +75,10 @@ _ADAPTER = "Nova opens Placement for the passes of nova-compute"
 _TESTED = "what tests alone call is in tests, and examples of calls too"
 _BOUNDARY = "5 % above the size on the day when it got a limit"
 _SCHEDULER = "what nova-scheduler and nova-api alone load is a circle"
+_ONE_CLIENT = (
+    "one client of Placement in Nova, one format of notifications; misspelt"
+    " options are the doctor's, and moved providers are reported"
+)
 _APART = (
     "the pass, monitoring, the metadata of guests and the config source are"
     " circles: they register, or are other processes'"
@@ -130,6 +134,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(59_800, "2026-11-28", _ADAPTER),
         Limit(59_720, "2026-11-28", _TESTED),
         Limit(59_650, "2026-11-28", _APART),
+        Limit(59_510, "2026-11-28", _ONE_CLIENT),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
