@@ -125,7 +125,7 @@ def test_a_flavor_of_nodes_replaces_another(site: test_fleet.Site) -> None:
 
 def test_passes_and_repairs_do_not_touch_nodes(site: test_fleet.Site) -> None:
     before = dump(site.placement)
-    site.fill()
+    site.report()
     site.execute("audit", "--heal")
     site.execute("drain", FREE, "--reason", "repair")
     site.nova.add_flavor("pinned")

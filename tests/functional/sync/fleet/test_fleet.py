@@ -42,20 +42,26 @@ class Site(captured_hosts.Cloud):
     root = ""
 
     def fill(self) -> "Site":
-        root = self.root = self.add(
-            "a40-vf-mdev", VCPU=10, MEMORY_MB=65536, DISK_GB=99
-        )
-        card = self.card = names.provider_uuid(root, CARD)
+        """Restore the hosts in an empty Placement, or write them."""
+        if not self.placement.restore("fleet"):
+            self.report()
+            self.placement.save("fleet")
+        self.root = self.find(A40_HOST)
+        self.card = names.provider_uuid(self.root, CARD)
+        self.nova.add_server(VM, A40_HOST, "vm-a", **SPECS)
+        self.nova.add_server(OTHER_VM, A40_HOST, "vm-b")
+        return self
+
+    def report(self) -> None:
+        """Write both hosts and the holders to Placement."""
+        root = self.add("a40-vf-mdev", VCPU=10, MEMORY_MB=65536, DISK_GB=99)
+        card = names.provider_uuid(root, CARD)
         self.allocate(card, VM, **PART)
         self.allocate(card, MOVE, **PART)
-        node = "a40-vf-mdev.example.org"
-        self.nova.add_server(VM, node, "vm-a", **SPECS)
-        self.nova.add_server(OTHER_VM, node, "vm-b")
         other = self.add("t4-mdev", MEMORY_MB=65536)
         self.drain(
             names.provider_uuid(other, T4), VGPU=16, CUSTOM_GPU_MEMORY_MB=16384
         )
-        return self
 
     def lose(self) -> None:
         """Let the host of the A40 have reported three hours ago."""

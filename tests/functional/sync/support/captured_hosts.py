@@ -51,10 +51,15 @@ class Cloud:
         )
         assert status == 0
         self.capsys.readouterr()
-        path = f"/resource_providers?name={host}"
-        (root,) = self.placement.call("GET", path)["resource_providers"]
-        self.set_inventories(root["uuid"], **capacities)
-        return str(root["uuid"])
+        node = self.find(host)
+        self.set_inventories(node, **capacities)
+        return node
+
+    def find(self, name: str) -> str:
+        """Return the uuid of a provider."""
+        path = f"/resource_providers?name={name}"
+        (provider,) = self.placement.call("GET", path)["resource_providers"]
+        return str(provider["uuid"])
 
     def set_inventories(self, uuid: str, **capacities: int) -> None:
         """Set a provider's inventories; negative totals are fully reserved."""

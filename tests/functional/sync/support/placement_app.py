@@ -5,6 +5,8 @@ Started as ``python placement_app.py DATABASE-URL LOCK [GROUP.NAME=VALUE]...``,
 with options of Placement; prints its port.
 Paths below ``/.test/`` are the tests': ``log`` returns the requests so far,
 ``clear`` also forgets them, and ``empty`` empties the database, too.
+``save/NAME`` copies the database, which is SQLite then, and ``restore/NAME``
+replaces it by the copy; without one its status is 404.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import functools
 import http.server
 import io
 import json
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -70,6 +73,24 @@ def load(
         )
     application: Callable[..., Iterable[bytes]] = deploy.loadapp(config)
     return application
+
+
+def empty() -> None:
+    """Empty the database of this process' Placement."""
+    with db_api.get_placement_engine().begin() as database:
+        for statement in _EMPTY:
+            database.execute(sqlalchemy.text(statement))
+
+
+def _copy(
+    source: sqlite3.Connection | None, target: sqlite3.Connection | None
+) -> None:
+    """Copy a database; None is that of Placement."""
+    with contextlib.closing(
+        db_api.get_placement_engine().raw_connection()
+    ) as own:
+        connection = own.driver_connection
+        (source or connection).backup(target or connection)
 
 
 @functools.cache
@@ -143,20 +164,29 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.application = application
         self.log: list[tuple[str, str, int]] = []
+        self.copies: dict[str, sqlite3.Connection] = {}
         self.turn: Any = (
             threading.Lock() if is_serial else contextlib.nullcontext()
         )
 
-    def test(self, order: str) -> bytes:
-        """Execute an order of a test; return the requests so far."""
+    def test(self, order: str, name: str) -> tuple[str, bytes]:
+        """Execute an order of a test; return status and requests so far."""
         answer = json.dumps(self.log).encode()
         if order != "log":
             self.log.clear()
-        if order == "empty":
-            with self.turn, db_api.get_placement_engine().begin() as database:
-                for statement in _EMPTY:
-                    database.execute(sqlalchemy.text(statement))
-        return answer
+        if order == "restore" and name not in self.copies:
+            return "404 Not Found", answer
+        with self.turn:
+            if order == "empty":
+                empty()
+            elif order == "save":
+                self.copies[name] = sqlite3.connect(
+                    ":memory:", check_same_thread=False
+                )
+                _copy(None, self.copies[name])
+            elif order == "restore":
+                _copy(self.copies[name], None)
+        return "200 OK", answer
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -170,8 +200,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         if self.path.startswith("/.test/"):
-            content = self.server.test(self.path.rpartition("/")[2])
-            self._send("200 OK", [("Content-Type", "text/json")], content)
+            order, _, name = self.path.removeprefix("/.test/").partition("/")
+            status, content = self.server.test(order, name)
+            self._send(status, [("Content-Type", "text/json")], content)
             return
         with self.server.turn:
             status, headers, content = self._ask(body)

@@ -68,6 +68,17 @@ class Server:
         """Empty the database and the log."""
         self._ask("empty")
 
+    def save(self, name: str) -> None:
+        """Save a copy of the database, which is SQLite."""
+        self._ask(f"save/{name}")
+
+    def restore(self, name: str) -> bool:
+        """Restore the copy of that name; return whether there is one."""
+        answer = requests.get(
+            f"{self.url}/.test/restore/{name}", timeout=_SECONDS
+        )
+        return answer.ok
+
     def _ask(self, order: str) -> list[tuple[str, str, int]]:
         answer = requests.get(f"{self.url}/.test/{order}", timeout=_SECONDS)
         answer.raise_for_status()
