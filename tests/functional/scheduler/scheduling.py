@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's scheduler over a real Placement, for tests of the filter.
 
-Real components: Placement (its own fixture, over WSGI), Nova's report
-client, SchedulerManager, HostManager with its filter handler, and the
-claims. Nova's database, which would only list hosts, and its notifications
-are replaced.
+Real components: Placement (conftest.py), Nova's report client,
+SchedulerManager, HostManager with its filter handler, and the claims. Nova's
+database, which would only list hosts, and its notifications are replaced.
 """
 
 import logging
@@ -15,16 +14,12 @@ from typing import Any
 
 import fixtures
 import pytest
-from keystoneauth1 import adapter, exceptions, session, token_endpoint
+from keystoneauth1 import adapter, session, token_endpoint
 from nova import conf, context, exception, objects
 from nova.scheduler import host_manager, manager, request_filter
-from nova.scheduler.client import report
 from nova.virt import hardware
 from oslo_config import fixture as config_fixture
-from placement.tests.functional.fixtures import placement
-from requests import adapters
 
-from filters import accelerator_filter
 from nova_accel import model
 from nova_accel.geometry import occupancy
 from nova_accel.model import names
@@ -325,31 +320,6 @@ def make_spec(
         pci_requests=None,
         limits=objects.SchedulerLimits(),
     )
-
-
-@pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    # wsgi-intercept knows nothing of socket options.
-    monkeypatch.setattr(
-        session.TCPKeepAliveAdapter,
-        "init_poolmanager",
-        adapters.HTTPAdapter.init_poolmanager,
-    )
-    accelerator_filter.refusals.cache_clear()
-    with placement.PlacementFixture() as service:
-        served = Cloud(service.endpoint)
-        client = report.SchedulerReportClient(served.client)
-        ask = client.get
-
-        def get(url: str, *args: Any, **kwargs: Any) -> Any:
-            served.read_paths.append(url)
-            if served.broken and served.broken in url:
-                raise exceptions.ConnectFailure(url)
-            return ask(url, *args, **kwargs)
-
-        monkeypatch.setattr(client, "get", get)
-        monkeypatch.setattr(report, "PLACEMENTCLIENT", client)
-        yield served
 
 
 @pytest.fixture

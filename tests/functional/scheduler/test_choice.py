@@ -18,7 +18,6 @@ from tests.functional.scheduler.scheduling import (
     flavor_specs,
 )
 
-cloud = scheduling.cloud
 scheduler = scheduling.scheduler
 log = scheduling.log
 

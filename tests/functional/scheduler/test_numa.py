@@ -18,7 +18,6 @@ from tests.functional.scheduler.scheduling import (
 )
 from tests.support.scheduler import scheduled
 
-cloud = scheduling.cloud
 scheduler = scheduling.scheduler
 log = scheduling.log
 

@@ -10,7 +10,6 @@ from nova.pci import stats
 from nova.scheduler import request_filter
 from oslo_config import fixture as config_fixture
 
-from tests.functional.scheduler import scheduling
 from tests.functional.scheduler.scheduling import (
     CLASS,
     Cloud,
@@ -22,7 +21,6 @@ from tests.functional.scheduler.scheduling import (
 )
 from tests.functional.scheduler.test_numa import ONE_NODE, A, B, node, topology
 
-cloud = scheduling.cloud
 NIC = "CUSTOM_PCI_8086_1572"
 
 

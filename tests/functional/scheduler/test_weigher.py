@@ -29,7 +29,6 @@ from tests.functional.scheduler.scheduling import (
 )
 from tests.support.fpga import bitstream_files
 
-cloud = scheduling.cloud
 scheduler = scheduling.scheduler
 log = scheduling.log
 
