@@ -17,6 +17,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
@@ -26,6 +27,10 @@ from tests.lab.vm.artifacts import debian
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LAB = pathlib.Path(os.environ.get("NOVA_ACCEL_LAB", REPOSITORY / ".lab"))
+# Written when a release is unpacked.
+_COMPLETE = "complete"
+# Seconds for which a mirror has all that its lists name.
+_CURRENT_S = 3600
 # Mount points, logs, caches, and files that APT, dpkg and the tests rewrite in
 # any case.
 _VOLATILE = (
@@ -97,6 +102,7 @@ class RootDirectory:
         self._mounts: list[str] = []
         place = _unpack(release, name, packages)
         self._lower = place.debian_root
+        self._unpacked_at = (place.root / _COMPLETE).stat().st_mtime
         # overlayfs takes no overlay and no tmpfs of a container
         self._place = pathlib.Path(tempfile.mkdtemp(dir=place.root))
         self.files = self._place / "files"
@@ -188,8 +194,9 @@ class RootDirectory:
                 yield str(name), _describe(path)
 
     def __enter__(self) -> Self:
-        # the release may be months old
-        self.run("apt-get", "update")
+        # APT has the lists of when the release was unpacked, months ago or now
+        if time.time() - self._unpacked_at > _CURRENT_S:
+            self.run("apt-get", "update")
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -201,7 +208,7 @@ def _unpack(release: str, name: str, packages: Sequence[str]) -> layout.Layout:
     """Unpack the packages if that was not done."""
     place = layout.Layout(root=_LAB / f"{name}-{release}", debian=release)
     place.root.mkdir(parents=True, exist_ok=True)
-    complete = place.root / "complete"
+    complete = place.root / _COMPLETE
     content = " ".join(packages)
     with (place.root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -7,8 +7,14 @@ import shutil
 from collections.abc import Iterator
 
 from tests.functional.contrib.packages import package_root
+from tests.support import examples
 from tests.unit.docs import pages
 
+# See dpkg-buildpackage(1).
+_WITHOUT_TESTS = {
+    "DEB_BUILD_OPTIONS": "nocheck",
+    "DEB_BUILD_PROFILES": "nocheck",
+}
 _PAGE = pages.MANUAL / "install/index.rst"
 
 
@@ -20,8 +26,12 @@ def read_commands(*programs: str) -> list[tuple[str, ...]]:
 
 @contextlib.contextmanager
 def built() -> Iterator[pathlib.Path]:
-    """Build the package of the commit that is checked out, and yield it."""
-    with package_root.PackageRoot("trixie") as root:
+    """Build the package of the commit that is checked out, and yield it.
+
+    Its own tests and what they need are part of the whole run.
+    """
+    environment = {} if examples.IS_WHOLE else _WITHOUT_TESTS
+    with package_root.PackageRoot("trixie", environment) as root:
         root.copy_commit()
         commands = read_commands("cp", "apt-get", "dpkg-buildpackage")
         assert commands[-1][0] == "dpkg-buildpackage"
