@@ -118,9 +118,8 @@ def beside_nova(
     shutil.copytree(
         SITE / "nova",
         site / "nova",
-        ignore=shutil.ignore_patterns(
-            "tests", "locale", "__pycache__", "accel"
-        ),
+        # With the times of its files, Nova stays compiled.
+        ignore=shutil.ignore_patterns("tests", "locale", "accel"),
     )
     unpack(wheel, site)
     return Installation(python=python)
@@ -313,14 +312,18 @@ def test_the_version_names_the_commit(
     assert find_versions(place) == [version] * 3
 
 
-def test_a_release_and_a_tree_without_git_have_the_number_alone(
-    repository: Path, wheel: Path, tmp_path: Path
+def test_a_tree_without_git_has_the_number_alone(wheel: Path) -> None:
+    assert wheel.name.startswith(f"nova_accel-{man_pages.read_number()}-")
+
+
+@pytest.mark.long
+def test_a_release_has_the_number_alone(
+    repository: Path, tmp_path: Path
 ) -> None:
     place, number = tmp_path / "release", man_pages.read_number()
     git("clone", "-q", repository.as_uri(), place)
     git("-C", place, "tag", number)
     assert find_versions(place) == [number] * 3
-    assert wheel.name.startswith(f"nova_accel-{number}-")
 
 
 def test_wheel_beside_nova_by_name(

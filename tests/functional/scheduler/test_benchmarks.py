@@ -14,6 +14,9 @@ from tests.benchmark import (
 )
 from tests.benchmark.schedule import costs, goals, table
 
+# A flavor with a card, and cards whose allocations the filter has to read.
+_CASES_ON_PUSH = ("single", "doubtful cards")
+
 
 def test_candidates_benchmark(
     capsys: pytest.CaptureFixture[str],
@@ -54,7 +57,15 @@ def test_filter_cost_benchmark(
     }
 
 
-@pytest.mark.parametrize("case", costs.CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.long] * (name not in _CASES_ON_PUSH)
+        )
+        for name in costs.CASES
+    ],
+)
 def test_scheduling_adds_no_more_requests_than_its_goals(
     capsys: pytest.CaptureFixture[str], case: str
 ) -> None:

@@ -48,7 +48,9 @@ def mariadb_placement(_mariadb: servers.Server) -> servers.Server:
     return _mariadb
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(
+    params=["sqlite", pytest.param("mariadb", marks=pytest.mark.long)]
+)
 def any_placement(request: pytest.FixtureRequest) -> servers.Server:
     """Return a Placement on each database."""
     name = "placement" if request.param == "sqlite" else "mariadb_placement"

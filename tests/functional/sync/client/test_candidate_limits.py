@@ -23,7 +23,11 @@ QUERY = {
 
 
 @pytest.mark.parametrize(
-    ("strategy", "hosts"), [("depth-first", 5), ("breadth-first", HOSTS)]
+    ("strategy", "hosts"),
+    [
+        pytest.param("depth-first", 5, marks=pytest.mark.long),
+        ("breadth-first", HOSTS),
+    ],
 )
 def test_only_one_strategy_returns_each_host(
     strategy: str, hosts: int, tmp_path: pathlib.Path

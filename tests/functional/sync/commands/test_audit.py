@@ -294,7 +294,9 @@ UNPROVED: dict[str, Callable[[Site], object]] = {
 }
 
 
-@pytest.mark.parametrize("is_all", [False, True])
+@pytest.mark.parametrize(
+    "is_all", [False, pytest.param(True, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("how", UNPROVED)
 def test_an_unproved_server_gets_no_allocation(
     site: Site, how: str, is_all: bool

@@ -84,7 +84,13 @@ def pull(site: Site, address: str) -> None:
     (site.root / "sys/class/mdev_bus" / address).unlink()
 
 
-@pytest.mark.parametrize("last", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "last",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
 def test_signals_start_a_pass_and_stop_the_daemon(
     site: Site, last: signal.Signals
 ) -> None:

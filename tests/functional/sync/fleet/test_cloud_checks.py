@@ -144,13 +144,9 @@ def test_flavors_with_traits_that_cards_lack_are_named(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("limit", "verdict"),
-    [
-        (1, "warn"),
-        pytest.param(2, "note", marks=pytest.mark.long),
-        pytest.param(4, "", marks=pytest.mark.long),
-    ],
+    ("limit", "verdict"), [(1, "warn"), (2, "note"), (4, "")]
 )
 def test_more_cards_than_candidates_are_noted(
     placement: servers.Server,
