@@ -4,8 +4,9 @@
 pytest tests/conformance
 pytest tests/conformance --driver mycard --every
 
-On each push a driver is checked on a fourth of the hosts, and each host with
-a fourth of the drivers; NOVA_ACCEL_EXAMPLES=100 checks all pairs.
+On each push a driver is checked on a tenth of the hosts, each host with a
+tenth of the drivers, and a driver on one of the two simulated hosts;
+NOVA_ACCEL_EXAMPLES=100 checks all pairs.
 """
 
 import pathlib
@@ -14,6 +15,7 @@ import pytest
 
 from nova_accel.discovery import plugin
 from nova_accel.host.sysfs import fs
+from tests.functional.fakehost.support import cards
 from tests.hosts import look, recorded
 from tests.lab import fakehost
 from tests.support import examples
@@ -22,6 +24,8 @@ HOSTS = (
     *look.NAMES,
     *(f"recorded/{name}" for name in recorded.NAMES),
 )
+# Drivers that have devices on the simulated host of many GPUs only.
+_OF_GPUS = frozenset({"amd_mxgpu", "nvidia_vfio", "qat"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,8 +47,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
         selected = metafunc.config.getoption("driver")
         names = selected or sorted(plugin.list_drivers())
-        if "source" not in metafunc.fixturenames:
-            metafunc.parametrize("driver", names)
+        if "spec" in metafunc.fixturenames:
+            metafunc.parametrize(
+                ("driver", "spec"),
+                [
+                    pytest.param(name, spec, id=f"{name}-{label}")
+                    for name in names
+                    for label, spec, is_pushed in (
+                        ("few", cards.SPEC, name not in _OF_GPUS),
+                        ("gpus", cards.GPUS, name in _OF_GPUS),
+                    )
+                    if is_pushed or selected or examples.IS_WHOLE
+                ],
+            )
             return
         pairs = [
             (name, host)

@@ -3,13 +3,10 @@
 
 import pathlib
 
-import pytest
-
 from nova_accel import conformance
 from nova_accel.conformance.findings import Finding
 from nova_accel.discovery import plugin
 from nova_accel.host.sysfs import fs
-from tests.functional.fakehost.support import cards
 from tests.lab import fakehost
 
 # Accepted findings by driver, each as a part of its text, with the reason.
@@ -46,7 +43,6 @@ def test_a_driver_keeps_the_rules_on_a_host(
     assert not message, message
 
 
-@pytest.mark.parametrize("spec", [cards.SPEC, cards.GPUS], ids=["few", "gpus"])
 def test_a_driver_keeps_the_rules_on_the_simulated_kernel(
     driver: str,
     spec: fakehost.HostSpec,

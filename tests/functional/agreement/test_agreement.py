@@ -25,7 +25,7 @@ from tests.functional.agreement import cards, run, worker
 from tests.functional.fakehost.support.cards import store
 from tests.lab import fakehost
 from tests.support import workers
-from tests.support.examples import examples
+from tests.support.examples import IS_WHOLE, examples
 
 pytestmark = pytest.mark.fakehost
 
@@ -60,7 +60,7 @@ def test_records_agree(capsys: pytest.CaptureFixture[str]) -> None:
 def test_records_agree_beside_another_program(cloud: run.Run) -> None:
     """Partitions that another program made are reserved in Placement."""
     cloud.strangers = 15
-    for _ in range(max(200, REQUESTS // 20)):
+    for _ in range(200 if IS_WHOLE else 60):
         cloud.run_step()
     cloud.compare_all()
     lines = "\n".join(map(str, cloud.disagreements[: worker.SHOWN]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selected tests of ``nova.tests.functional.libvirt``.
 
-Tests of vGPUs, PCI devices and moves. By default some of each run, a minute
-and a half on one processor; ``NOVA_ACCEL_NOVA_OWN=all`` runs them all.
+Tests of vGPUs, PCI devices and moves. Each push has one of each kind, and
+``tests/run --whole`` some more; ``NOVA_ACCEL_NOVA_OWN=all`` runs them all.
 """
 
 #: Module -> test case -> tests that run by default.
@@ -39,6 +39,19 @@ USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "test_live_migration": {},
     "test_device_bus_migration": {},
 }
+
+#: Tests by default that ``tests/run --whole`` has alone.
+LONG = frozenset(
+    {
+        "test_pci_sriov_servers_PCIServersTest::test_evacuate",
+        "test_pci_sriov_servers_PCIServersTest"
+        "::test_same_host_resize_with_pci",
+        "test_pci_sriov_servers_PCIServersTest::test_unshelve_after_offload",
+        "test_pci_sriov_servers_SRIOVServersTest::test_create_server_with_VF",
+        "test_reshape_VGPUReshapeTests::test_create_servers_with_vgpu",
+        "test_vgpu_VGPUTests::test_create_servers_with_vgpu",
+    }
+)
 
 #: Tests that only Nova's own driver can pass, with the reason.
 EXCLUDED: dict[str, str] = {

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.functional.nova_own import switched
+from tests.functional.nova_own import chosen, switched
 from tests.hosts import build
 
 _began = time.monotonic()
+
+
+# Before tests with marks are deselected.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.partition("::")[2] in chosen.LONG:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
