@@ -71,6 +71,7 @@ def test_two_servers_fill_the_device_and_a_third_is_refused(
         assert lab.allocations(server) == {}
 
 
+@pytest.mark.long
 def test_restarted_compute_still_knows_what_servers_hold(
     lab: Site, accelerated: Any
 ) -> None:
