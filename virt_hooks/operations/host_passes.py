@@ -116,11 +116,14 @@ class HostPasses:
         """Release the claims that Nova does not back any more.
 
         Nova is asked after a change of claims or a release, while an
-        operation of their servers is in progress or has failed, and every
-        five minutes.
+        operation of their servers is in progress or has failed, while an
+        allocation is missing, and every five minutes.
         """
         versions = self._accel.store.versions()
-        is_due = time.monotonic() >= self._compare_at
+        is_due = (
+            bool(self._accel.unallocated)
+            or time.monotonic() >= self._compare_at
+        )
         if not versions or (versions == self._backed and not is_due):
             return
         self._backed = {}

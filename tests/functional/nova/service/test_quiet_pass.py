@@ -69,6 +69,21 @@ class QuietPass(harness.AccelTestBase):
         self.assertIn("releasing accelerators of", self.messages())
         self.assertEqual((), driver._accel.claims())
 
+    def test_a_claim_without_its_allocation_is_compared(self) -> None:
+        """Its record is gone, too: the server left nothing to wait for."""
+        self.start_host(*harness.TWO_T4)
+        server = self.boot(SMALL)
+        self.refresh()
+        self.domain(server).destroy()
+        objects.Instance.get_by_uuid(self.context, server["id"]).destroy()
+        self.placement.delete(f"/allocations/{server['id']}")
+        driver = self.computes["host1"].driver
+        checks = driver._hooks.missing_allocations
+        checks._next_check = 0
+        checks.update()
+        self.refresh()
+        self.assertEqual((), driver._accel.claims())
+
     def test_a_task_in_progress_is_watched(self) -> None:
         self.start_host(*harness.TWO_T4)
         server = self.boot(SMALL)
