@@ -85,7 +85,7 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         mdevs = sorted(self.mdevs_of(server))
         self.be_on("host1")
         reason = self.refused_by_nova(server, {"migrate": None})
-        self.assertIn("nova-accel server detach", reason)
+        self.assertIn("openstack accel server detach", reason)
         self.rebuild(server)
         self.assertEqual(mdevs, sorted(self.mdevs_of(server)))
         self.assertEqual(1, len(self.attachments(server)))

@@ -28,6 +28,8 @@ _USUAL = {("mdev", "boot"), ("whole", "delete")}
 _TECHNOLOGIES = (
     *("mdev", "typed_vf", "plain_vf", "whole", "region", "blanked_region"),
 )
+#: Of which a host has two: a resize to two of them, there, needs three.
+_PAIRS = ("plain_vf", "whole")
 _CASES = [
     pytest.param(
         technology,
@@ -36,6 +38,7 @@ _CASES = [
     )
     for technology in _TECHNOLOGIES
     for name in trials.OPERATIONS
+    if not (technology in _PAIRS and name.startswith("resize_here"))
 ]
 
 
@@ -49,9 +52,9 @@ def test_each_step(technology: str, name: str) -> None:
     def body(place: world.World) -> None:
         nonlocal waiting, struck
         if waiting is None:
-            trace = trials.record(place, operation)
-            waiting = list(examples.share([*trials.list_trials(trace)]))
-            assert waiting, "the operation has no step"
+            found = [*trials.list_trials(trials.record(place, operation))]
+            assert found, "the operation has no step"
+            waiting = list(examples.share(found))
         while waiting:
             trial = waiting.pop(0)
             report = trials.run(place, operation, trial)

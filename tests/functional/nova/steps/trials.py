@@ -80,7 +80,11 @@ OPERATIONS: Mapping[str, Operation] = {
     },
     "passes": Operation(
         Step("passes", worlds.HOSTS[0]),
-        (_BOOT, Step("unplug", worlds.HOSTS[0])),
+        # A card that a guest uses is not unplugged.
+        (
+            dataclasses.replace(_BOOT, target=worlds.HOSTS[1]),
+            Step("unplug", worlds.HOSTS[0]),
+        ),
     ),
     "restart": Operation(Step("restart", worlds.HOSTS[0]), (_BOOT,)),
 }
