@@ -77,22 +77,19 @@ def test_json_and_text_list_the_same_calls(site: Site) -> None:
 
 
 @pytest.mark.parametrize("mode", ["--dry-run", "--once"])
-def test_problems_of_host_and_configuration_are_printed(
+def test_problems_of_the_configuration_are_printed(
     site: Site, mode: str
 ) -> None:
     spec = '{"address": "0000:99:00.0"}'
     text = site.conf.read_text().replace(
-        "[nova_accel]\n",
-        f"[nova_accel]\ndevce_spec = x\ndevice_spec = {spec}\n",
+        "[nova_accel]\n", f"[nova_accel]\ndevice_spec = {spec}\n"
     )
     site.conf.write_text(text)
     lines = site.run("run", mode, *NODE).splitlines()
     problems = [line for line in lines if line.startswith("problem: ")]
     assert problems == [
-        f"problem: {site.conf} [nova_accel] devce_spec: is ignored:"
-        " nova-accel has no such option; did you mean device_spec?",
         f"problem: [nova_accel] device_spec = {spec}: matches nothing on"
-        " this host; check its address and ids",
+        " this host; check its address and ids"
     ]
     assert "calls" in lines[-1]
 

@@ -82,14 +82,22 @@ def test_a_host_name_with_another_uuid_is_a_problem(
 def test_each_call_is_logged_once(
     placement: servers.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def list_own() -> list[str]:
+        # A command of another test may have asked for the libraries' lines.
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if record.name.startswith("placement_sync.")
+        ]
+
     register(placement)
     synchronizer = new_pass(placement.url)
     with caplog.at_level(logging.INFO, "placement_sync"):
         result = synchronizer.run(TREE, HOST)
-        assert caplog.messages == [str(call) for call in result.calls]
+        assert list_own() == [str(call) for call in result.calls]
         caplog.clear()
         synchronizer.run(TREE, HOST)
-        assert caplog.messages == []
+        assert list_own() == []
 
 
 def test_beside_nova_compute_nothing_is_deleted(
