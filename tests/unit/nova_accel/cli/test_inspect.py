@@ -124,9 +124,7 @@ def compute(tmp_path: pathlib.Path) -> pathlib.Path:
     """Return the nova.conf of a T4 host whose nova-compute has run."""
     root = look.make("t4-mdev", tmp_path / "host")
     path, state_dir = tmp_path / "nova.conf", tmp_path / "state"
-    path.write_text(
-        f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n"
-    )
+    path.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
     mdev = "0f0e6f0a-0000-4000-8000-000000000000"
     claim = model.Claim(
         consumer=str(uuid.UUID(int=7)),
