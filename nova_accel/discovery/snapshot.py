@@ -17,7 +17,8 @@ LOG = logging.getLogger(__name__)
 class Snapshot:
     """Last reading of the host. Thread-safe.
 
-    Nova calls ``update_provider_tree`` under the lock of all its claims;
+    Nova calls ``update_provider_tree`` under the lock of all its claims
+    (COMPUTE_RESOURCE_SEMAPHORE): every server of the host waits for it, so
     the snapshot serves it without reading kernel files. Problems are logged
     once, when they appear and when they change.
     """

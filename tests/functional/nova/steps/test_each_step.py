@@ -52,9 +52,9 @@ def test_each_step(technology: str, name: str) -> None:
     def body(place: world.World) -> None:
         nonlocal waiting, struck
         if waiting is None:
-            found = [*trials.list_trials(trials.record(place, operation))]
-            assert found, "the operation has no step"
-            waiting = list(examples.share(found))
+            listed = [*trials.list_trials(trials.record(place, operation))]
+            assert listed, "the operation has no step"
+            waiting = list(examples.share(listed))
         while waiting:
             trial = waiting.pop(0)
             report = trials.run(place, operation, trial)
