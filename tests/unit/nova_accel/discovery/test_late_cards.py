@@ -17,7 +17,8 @@ from tests.lab import fakehost
 from tests.support.hosts import simulated
 from tests.support.hosts.simulated import GPU, OTHER, A, B
 
-pytestmark = pytest.mark.usefixtures("own_rights")
+# Each waits for the three seconds that a card has.
+pytestmark = [pytest.mark.usefixtures("own_rights"), pytest.mark.slow]
 #: Files of a card: of the PCI core, of its driver, of its mdev types.
 ATTRIBUTES = (
     "vendor",
