@@ -5,26 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from placement_sync.daemon import heartbeat
 from tests.lab import fakehost
 from tests.support.hosts import simulated
-from virt_hooks.report import (
-    background_pass,
-    provider_writer,
-    reconcile,
-    reporter,
-    server_allocations,
-)
-
-
-def write_options(path: Path, state: Path, lines: str = "") -> cfg.ConfigOpts:
-    """Return nova-compute's options with a state directory."""
-    path.write_text(f"[nova_accel]\nstate_dir = {state}\n{lines}")
-    options = cfg.ConfigOpts()
-    options([], default_config_files=[str(path)], default_config_dirs=[])
-    return options
+from tests.unit.virt_hooks.report import pass_runners
+from virt_hooks.report import reporter
 
 
 class RegisteredReporter(reporter.Reporter):
@@ -48,19 +34,8 @@ def test_a_pass_that_waits_records_its_condition(
     condition: str,
 ) -> None:
     life = simulated.started(kernel)
-    options = write_options(tmp_path / "nova.conf", state)
-    pass_runner = reconcile.Reconciler(
-        background_pass.PassContext(
-            options=options,
-            refresh=lambda: None,
-            reporter=reporter_class(
-                life,
-                server_allocations.ServerAllocations(None),
-                provider_writer.ProviderWriter(None),
-            ),
-            recover=lambda: None,
-        )
-    )
+    options = pass_runners.write_options(tmp_path / "nova.conf", state)
+    pass_runner = pass_runners.make(options, life, reporter_class)
     assert pass_runner.run() is None
     (status,) = heartbeat.read(str(state))
     assert status.waiting == condition
@@ -72,24 +47,13 @@ def test_metrics_are_an_extension_of_the_status(
 ) -> None:
     life = simulated.started(kernel)
     file = tmp_path / "accel.prom"
-    options = write_options(
+    options = pass_runners.write_options(
         tmp_path / "nova.conf",
         state,
         f"root = {tmp_path}\nsync_interval = 60\nstats_interval = 60\n"
         f"metrics_textfile = {file}\n",
     )
-    pass_runner = reconcile.Reconciler(
-        background_pass.PassContext(
-            options=options,
-            refresh=lambda: None,
-            reporter=reporter.Reporter(
-                life,
-                server_allocations.ServerAllocations(None),
-                provider_writer.ProviderWriter(None),
-            ),
-            recover=lambda: None,
-        )
-    )
+    pass_runner = pass_runners.make(options, life)
     pass_runner.start()
     try:
         end = time.monotonic() + 30

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from oslo_config import cfg
 
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, snapshot
@@ -16,14 +15,8 @@ from nova_accel.host.sysfs import fs
 from nova_accel.vendors import qat
 from placement_sync.daemon import heartbeat
 from tests.hosts import build
-from virt_hooks.report import (
-    background_pass,
-    provider_writer,
-    reconcile,
-    reporter,
-    server_allocations,
-    usage_extension,
-)
+from tests.unit.virt_hooks.report import pass_runners
+from virt_hooks.report import usage_extension
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -156,25 +149,13 @@ def test_the_service_samples_only_with_an_interval(
     tmp_path: Path, interval: int
 ) -> None:
     life = start(tmp_path)
-    file = tmp_path / "nova.conf"
-    file.write_text(
-        f"[nova_accel]\nstate_dir = {tmp_path / 'state'}\nroot = {tmp_path}\n"
-        f"sync_interval = 60\nstats_interval = {interval}\n"
+    options = pass_runners.write_options(
+        tmp_path / "nova.conf",
+        tmp_path / "state",
+        f"root = {tmp_path}\nsync_interval = 60\n"
+        f"stats_interval = {interval}\n",
     )
-    options = cfg.ConfigOpts()
-    options([], default_config_files=[str(file)], default_config_dirs=[])
-    service = reconcile.Reconciler(
-        background_pass.PassContext(
-            options=options,
-            refresh=lambda: None,
-            reporter=reporter.Reporter(
-                life,
-                server_allocations.ServerAllocations(None),
-                provider_writer.ProviderWriter(None),
-            ),
-            recover=lambda: None,
-        )
-    )
+    service = pass_runners.make(options, life)
     service.start()
     try:
         deadline = time.monotonic() + (10 if interval else 0.1)
