@@ -104,7 +104,7 @@ class _Pass:
         self._refused = refusals.RefusedCalls()
 
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return what is left undone, each with a hint."""
+        """Return the problems that remain, each with a hint."""
         return (*self._refused.problems(), *self._moved)
 
     def present(self) -> frozenset[str]:
