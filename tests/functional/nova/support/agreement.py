@@ -125,7 +125,10 @@ class AgreementTestBase(harness.AccelTestBase):
             migration = objects.Migration.get_by_id(
                 self.context, moved.migration_id
             )
-            if migration.source_compute == host:
+            # Nova saves that a resize is confirmed before it saves the
+            # server, whose old slots are free then: it can't be reverted.
+            is_ended = migration.status == "confirmed"
+            if migration.source_compute == host and not is_ended:
                 self._add_slots(
                     away, migration.uuid, moved.old_resources, host
                 )
