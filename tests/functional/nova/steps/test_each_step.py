@@ -17,7 +17,6 @@ if not releases.is_on_threads():
 
 from tests.campaign import campaign, faults, world
 from tests.functional.nova.steps import trials
-from tests.support import examples
 from virt_hooks.operations import server_partitions
 from virt_hooks.report import claim_checks
 from virt_hooks.spawn import orphan_cleanup
@@ -54,12 +53,12 @@ def test_each_step(technology: str, name: str) -> None:
         if waiting is None:
             listed = [*trials.list_trials(trials.record(place, operation))]
             assert listed, "the operation has no step"
-            waiting = list(examples.share(listed))
+            waiting = list(trials.choose(listed))
         while waiting:
             trial = waiting.pop(0)
             report = trials.run(place, operation, trial)
             struck += bool(report.struck)
-            line = f"{name}, {trial.step} {trial.law}"
+            line = f"{name}, {trial}"
             print(line, report.findings or "ok", flush=True)
             failures.extend(f"{line}: {text}" for text in report.findings)
             if not report.is_clean:

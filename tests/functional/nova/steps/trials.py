@@ -9,7 +9,9 @@ campaign's, which draws at random what these trials do in turn.
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+import datetime
+import os
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.campaign import campaign, faults
 from tests.campaign import judge as judges
@@ -17,6 +19,7 @@ from tests.campaign import life as lives
 from tests.campaign import world as worlds
 from tests.campaign.faults import Fault
 from tests.campaign.life import Step
+from tests.support import examples
 
 #: Calls that change something, by kind, as the last word of their names. A
 #: file is written under another name, and replaced.
@@ -37,6 +40,12 @@ _REPEATED = frozenset({"save", "placement", "note"})
 
 #: The law after which the server is deleted while its host is down.
 FORGOTTEN = "is killed, the server deleted"
+
+#: Days in which whole runs try every trial: over 10,000, of two
+#: seconds each. No multiple of the number of laws, so that a day has all laws.
+_DAYS = 11
+#: Trials whose texts contain this run in place of the day's; "" has all.
+_NAMED = os.environ.get("NOVA_ACCEL_TRIALS")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +107,10 @@ class Trial:
     step: str
     fault: Fault
 
+    def __str__(self) -> str:
+        """Return the name of the trial within its operation."""
+        return f"{self.step} {self.law}"
+
 
 def list_trials(trace: list[tuple[str, str]]) -> Iterator[Trial]:
     """Yield the trials of an operation that took these calls.
@@ -121,6 +134,15 @@ def list_trials(trace: list[tuple[str, str]]) -> Iterator[Trial]:
         if kind in _REPEATED:
             twice = Fault(kind, number, code=faults.TWICE)
             yield Trial("is done twice", step, twice)
+
+
+def choose(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Return the trials of this run: a few on a push, else those of a day."""
+    if _NAMED is not None:
+        return [trial for trial in trials if _NAMED in str(trial)]
+    if not examples.IS_WHOLE:
+        return examples.share(trials)
+    return trials[datetime.date.today().toordinal() % _DAYS :: _DAYS]
 
 
 def record(world: worlds.World, operation: Operation) -> list[tuple[str, str]]:
