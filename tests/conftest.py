@@ -9,7 +9,7 @@ import pathlib
 import hypothesis
 import pytest
 
-from tests.support import entry_points, examples
+from tests.support import examples
 from tests.support.licenses import debian_guest
 
 # Shared machines are slow now and then: no deadline for one example. A
@@ -22,9 +22,6 @@ hypothesis.settings.register_profile(
     max_examples=examples.examples(100),
 )
 hypothesis.settings.load_profile("house")
-pytest.MonkeyPatch().setattr(
-    importlib.metadata, "entry_points", entry_points.read
-)
 
 
 def pytest_sessionstart() -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cliff import command, commandmanager
 
 from nova_accel import errors
-from nova_accel.config import top_packages
+from nova_accel.config import extensions, top_packages
 
 # Commands about a host and about the cloud: names, with _ for a space, and
 # classes.
@@ -84,18 +84,11 @@ Points = Mapping[str, CommandPoint]
 
 def load_points(group: str) -> Points:
     """Return the entry points of a group's commands, by name."""
-    # stevedore, which cliff uses, imports all commands, and importlib's
-    # entry_points() parses those of all distributions.
-    distributions: dict[str, importlib.metadata.Distribution] = {}
-    for installed in importlib.metadata.distributions():
-        text = installed.read_text("entry_points.txt") or ""
-        if f"[{group}]" in text:
-            distributions.setdefault(installed.name, installed)
-    points = [
+    # stevedore, which cliff uses, would import all of them.
+    points = (
         CommandPoint(point.name.replace("_", " "), point)
-        for distribution in distributions.values()
-        for point in distribution.entry_points.select(group=group)
-    ]
+        for point in extensions.list_points(group)
+    )
     return {point.name: point for point in points}
 
 

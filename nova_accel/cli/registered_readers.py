@@ -4,11 +4,11 @@
 Commands and the doctor use them; nova-compute reads its own libvirt.
 """
 
-import importlib.metadata
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from nova_accel import errors
+from nova_accel.config import extensions
 from nova_accel.model import domains
 
 # Functions that return the ``domains.Domain`` of a hypervisor. They take
@@ -65,8 +65,7 @@ def _load_all(group: str) -> list[Callable[..., Any]]:
 
     :raises ConfigurationError: there is none, or one can't be loaded.
     """
-    registered = importlib.metadata.entry_points(group=group)
-    points = sorted(registered, key=lambda point: point.name)
+    points = extensions.list_points(group)
     if not points:
         raise errors.ConfigurationError(
             group, "", "no package has it; reinstall nova-accel", _PLACE

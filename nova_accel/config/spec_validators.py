@@ -7,11 +7,10 @@ nova-api does not start. So this module imports the standard library only; the
 validators, which import Nova, are entry points of ``GROUP``.
 """
 
-import importlib.metadata
 import logging
 from typing import Any
 
-from nova_accel.config import logs, top_packages
+from nova_accel.config import extensions, logs, top_packages
 
 LOG = logging.getLogger(__name__)
 
@@ -22,7 +21,7 @@ GROUP = "nova_accel.extra_spec_validators"
 def register() -> list[Any]:
     """Return the validators; without those that can't be imported."""
     validators: list[Any] = []
-    for point in importlib.metadata.entry_points(group=GROUP):
+    for point in extensions.list_points(GROUP):
         try:
             validators += point.load()()
         except ImportError as error:

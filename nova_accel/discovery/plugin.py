@@ -13,7 +13,7 @@ from collections.abc import (
 from typing import Protocol, runtime_checkable
 
 from nova_accel import errors, model
-from nova_accel.config import conf, policy
+from nova_accel.config import conf, extensions, policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 
@@ -95,8 +95,7 @@ class Driver(Protocol):
 
 def list_drivers() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points of all installed drivers, by name."""
-    points = importlib.metadata.entry_points(group=GROUP)
-    return {point.name: point for point in points}
+    return {point.name: point for point in extensions.list_points(GROUP)}
 
 
 def load(names: Iterable[str] = ()) -> Mapping[str, Driver]:

@@ -21,7 +21,6 @@ from nova_accel.discovery import (
     nova_conf,
     plugin,
     scan,
-    service_start,
     unoffered_devices,
 )
 from nova_accel.doctor.sources import state_files
@@ -206,10 +205,18 @@ class CheckedHost:
         )
 
     @functools.cached_property
+    def named_drivers(self) -> Mapping[str, plugin.Driver]:
+        """Return the drivers of nova.conf.
+
+        :raises ConfigurationError: one can't be loaded, or see ``parse_conf``.
+        """
+        return plugin.load_named(self.parse_conf()[1])
+
+    @functools.cached_property
     def _drivers(self) -> Mapping[str, plugin.Driver]:
         """Return the drivers of nova.conf; all of them if it is invalid."""
         try:
-            return service_start.load(self.parse_conf()[0])[1]
+            return self.named_drivers
         except (errors.ConfigurationError, errors.UnreadableError):
             return plugin.load()
 

@@ -6,6 +6,7 @@ import importlib.metadata
 from collections.abc import Collection, Iterable, Iterator
 
 from nova_accel import errors
+from nova_accel.config import extensions
 from nova_accel.doctor import checked_host, host_checks, offers
 from nova_accel.doctor.areas import (
     containers,
@@ -74,8 +75,7 @@ def list_cloud_checks() -> tuple[host_checks.HostCheck, ...]:
 
 
 def _load_areas(group: str) -> list[host_checks.Area]:
-    points = importlib.metadata.entry_points(group=group)
-    return [_load(p) for p in sorted(points, key=lambda p: p.name)]
+    return [_load(point) for point in extensions.list_points(group)]
 
 
 def _load(point: importlib.metadata.EntryPoint) -> host_checks.Area:

@@ -1,25 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entry points of installed packages, read once in a process.
+"""Packages with entry points, which tests install and damage.
 
-Python reads the metadata of all packages at each call. That was three
-quarters of the processor time of the tests of ``doctor``, and a nova-compute
-that starts calls it eight times. Packages that a test puts on ``sys.path`` are
-read.
+A package hides another one of its name that is later in ``sys.path``. The
+product reads each new ``sys.path``.
 """
 
-import functools
-import sys
-from importlib import metadata
-from typing import Any
+import importlib.metadata
+import pathlib
+from collections.abc import Iterable
 
-_read_all = metadata.entry_points
+import pytest
 
-
-def read(**selected: str) -> Any:
-    """Return entry points, as ``importlib.metadata.entry_points`` does."""
-    return _read(tuple(sys.path), **selected)
+_OWN = "nova-accel"
 
 
-@functools.cache
-def _read(_path: tuple[str, ...], **selected: str) -> Any:
-    return _read_all(**selected)
+def install(
+    monkeypatch: pytest.MonkeyPatch,
+    site: pathlib.Path,
+    points: Iterable[importlib.metadata.EntryPoint],
+    name: str = "other",
+    version: str = "1",
+) -> None:
+    """Install a package with entry points in a directory for packages."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
+    (info / "entry_points.txt").write_text(
+        "".join(f"[{p.group}]\n{p.name} = {p.value}\n" for p in points)
+    )
+    monkeypatch.syspath_prepend(str(site))
+
+
+def remove_group(
+    monkeypatch: pytest.MonkeyPatch, site: pathlib.Path, group: str
+) -> None:
+    """Damage nova-accel: it registers nothing in a group."""
+    own = importlib.metadata.distribution(_OWN)
+    points = (p for p in own.entry_points if p.group != group)
+    install(monkeypatch, site, points, _OWN, own.version)

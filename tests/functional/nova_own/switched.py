@@ -17,6 +17,7 @@ import virt_hooks.guest.connection  # noqa: F401
 from nova_accel.config import conf, config_source
 from tests.functional.nova.support import speed
 from tests.functional.nova_own import chosen
+from tests.functional.sync.support import placement_app
 
 _CONF = nova.conf.CONF
 _STOCK = "libvirt.LibvirtDriver"
@@ -36,7 +37,7 @@ class Switched(base.ServersTestBase):
     def setUp(self) -> None:
         self._state = self.useFixture(fixtures.TempDir()).path
         self.useFixture(speed.SharedStatements())
-        self.useFixture(speed.ReadOnce())
+        placement_app.spare_work()
         super().setUp()
         # Nova's libvirt sends no event when a device is detached.
         self.flags(device_detach_timeout=1, group="libvirt")

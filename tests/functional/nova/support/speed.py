@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import types
-from importlib import metadata
 from typing import Any
 
 import fixtures
@@ -26,7 +25,6 @@ from sqlalchemy import util
 from sqlalchemy.dialects.sqlite import pysqlite
 
 from tests.functional.sync.support import placement_app
-from tests.support import entry_points
 
 # First pause of a loop in seconds; each of its next is twice as long.
 _FIRST_PAUSE_S = 0.05
@@ -47,7 +45,7 @@ class Speed(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.useFixture(SharedStatements())
-        self.useFixture(ReadOnce())
+        placement_app.spare_work()
         self.useFixture(fixtures.MonkeyPatch("re._MAXCACHE", _PATTERNS))
         # requests reads the whole environment before each request.
         self.useFixture(
@@ -141,18 +139,6 @@ class PooledConnections(fixtures.Fixture):
             (engines, "_thread_yield", lambda *_: None),
         ):
             self.useFixture(fixtures.MockPatchObject(owner, name, value))
-
-
-class ReadOnce(fixtures.Fixture):
-    """Entry points, and Placement's schemas and tables: none changes."""
-
-    def _setUp(self) -> None:
-        placement_app.spare_work()
-        self.useFixture(
-            fixtures.MockPatchObject(
-                metadata, "entry_points", entry_points.read
-            )
-        )
 
 
 class SharedStatements(fixtures.Fixture):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of an audit, each with its real cause, and their repairs."""
 
-import importlib.metadata
 import pathlib
 
 import pytest
@@ -12,6 +11,7 @@ from tests.functional.sync.commands import test_audit
 from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import audit_site
 from tests.functional.sync.support.audit_site import CARD, mdev
+from tests.support import entry_points
 from tests.support.hosts.simulated import ROOT
 from tests.unit.nova_accel.doctor import test_doctor_command
 
@@ -21,7 +21,9 @@ Site = audit_site.Site
 SERVERS = [f"a000000{n}-0000-4000-8000-00000000000{n}" for n in range(5)]
 
 
-def test_findings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings(
+    site: Site, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(3):
         site.start(SERVERS[number], f"slot-{number}")
     site.remove_allocation(SERVERS[0])
@@ -49,19 +51,10 @@ def test_findings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     host.run("audit", *hidden, *nova)
     host.run("audit --heal", *hidden, *nova)
     host.run(f"audit --root {site.kernel.root}", *hidden, *nova)
-    stock = importlib.metadata.entry_points
-    for points in (
-        [],
-        [test_doctor_command.Point(ImportError("No module named 'libvirt'"))],
-    ):
-        monkeypatch.setattr(
-            importlib.metadata,
-            "entry_points",
-            lambda group, points=points: (
-                points
-                if group == registered_readers.DOMAINS_GROUP
-                else stock(group=group)
-            ),
-        )
-        host.run("audit", *hidden, *nova)
+    group, packages = registered_readers.DOMAINS_GROUP, tmp_path / "site"
+    entry_points.remove_group(monkeypatch, packages, group)
+    host.run("audit", *hidden, *nova)
+    error = ImportError("No module named 'libvirt'")
+    test_doctor_command.install(monkeypatch, packages, error, group)
+    host.run("audit", *hidden, *nova)
     host.check("audit")

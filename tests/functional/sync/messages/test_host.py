@@ -2,7 +2,6 @@
 """Messages of the commands about a host, each with its real cause."""
 
 import fcntl
-import importlib.metadata
 import json
 import pathlib
 import sys
@@ -12,6 +11,7 @@ import uuid
 import pytest
 
 from nova_accel.cli.commands import main
+from nova_accel.discovery import plugin
 from nova_accel.doctor.ansible import manifests
 from nova_accel.host.state import claims_file, device_notes
 from nova_accel.model import providers, usage
@@ -21,6 +21,7 @@ from tests.functional.sync.commands import test_drain
 from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import nova_standin, servers, sites
 from tests.hosts import look
+from tests.support import entry_points
 from tests.support.hosts import prepared
 from tests.unit.nova_accel.cli import test_commands
 from tests.unit.nova_accel.doctor import changes, test_doctor_command
@@ -270,7 +271,7 @@ driver remove --config-file {conf}
     )
     host.run(f"doctor --only state.directory --config-file {own}")
     for area in (ImportError("no module"), 7, test_doctor_command.ODD):
-        test_doctor_command.install(monkeypatch, area)
+        test_doctor_command.install(monkeypatch, tmp_path / "site", area)
         host.run(f"doctor --root {bad} --only other")
     host.check("doctor, capture and driver")
 
@@ -314,13 +315,8 @@ def test_broken_installations(
     written = transcript.Transcript(capsys, {}, main, "nova-accel")
     written.run("broken word")
     written.run("odd word")
-    stock = importlib.metadata.entry_points
-    # Libraries ask for all entry points, and keep them in files.
-    monkeypatch.setattr(
-        importlib.metadata,
-        "entry_points",
-        lambda group="": [] if group else stock(),
-    )
+    site = host.place / "site"
+    entry_points.remove_group(monkeypatch, site, plugin.GROUP)
     hidden = ("--config-file", str(host.site.conf))
     written.run("inspect", *hidden)
     written.check("broken installations")

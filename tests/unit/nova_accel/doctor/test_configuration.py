@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor prints the errors of nova.conf at which nova-compute ends."""
 
+import importlib.metadata
 import json
 import pathlib
 
@@ -10,11 +11,14 @@ from oslo_config import cfg
 from nova_accel import errors
 from nova_accel.cli import commands
 from nova_accel.config import conf_options
-from nova_accel.discovery import service_start
+from nova_accel.discovery import plugin, service_start
+from nova_accel.doctor import registry
 from nova_accel.doctor.host_checks import Level
 from nova_accel.doctor.sources import misspellings
 from nova_accel.host.state import notes
+from nova_accel.vendors import mdev
 from tests.hosts import look
+from tests.support import entry_points
 from tests.support.hosts import prepared
 from tests.unit.nova_accel.doctor import changes, removal_changes
 from tests.unit.nova_accel.doctor.test_checks import IN_USE, levels
@@ -25,6 +29,29 @@ ACTIVATIONS = (
     "[DEFAULT]\nconfig_source = accel\n[accel]\ndriver = nova_accel\n",
     "[nova_accel]\nsync_interval = 30\n",
 )
+
+
+class CountedDriver(mdev.MdevDriver):
+    """Driver that counts how often it is loaded."""
+
+    name = "counted"
+    loads = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).loads += 1
+
+
+def test_the_drivers_of_a_host_are_loaded_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = importlib.metadata.EntryPoint(
+        CountedDriver.name, f"{__name__}:CountedDriver", plugin.GROUP
+    )
+    entry_points.install(monkeypatch, tmp_path, [point])
+    monkeypatch.setattr(CountedDriver, "loads", 0)
+    registry.run(registry.list_checks(), prepared.changed({}))
+    assert CountedDriver.loads == 1
 
 
 @pytest.fixture
@@ -60,7 +87,9 @@ def test_an_error_of_nova_compute_is_a_failure(
     assert f"= [nova_accel] {line}\n" in out
 
 
-@pytest.mark.parametrize("line", ["sync_interval = 60s", "device_spec = 1"])
+@pytest.mark.parametrize(
+    "line", ["sync_interval = 60s", "device_spec = 1", "drivers = nvida"]
+)
 def test_an_error_of_a_captured_host_has_its_path(
     capsys: Output, tmp_path: pathlib.Path, line: str
 ) -> None:

@@ -5,7 +5,8 @@ import errno
 import importlib.metadata
 import json
 import pathlib
-from typing import Any
+import sys
+import types
 
 import pytest
 
@@ -14,7 +15,7 @@ from nova_accel.cli import commands
 from nova_accel.discovery import capture
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.sysfs import host_reader
-from tests.support import examples
+from tests.support import entry_points, examples
 from tests.support.hosts import prepared
 from tests.unit.nova_accel.doctor import changes
 
@@ -118,29 +119,24 @@ def test_a_capture_has_the_results_of_its_host(
     assert [r.level for r in again] == [r.level for r in results]
 
 
-class Point:
-    """Entry point of another package."""
+def install(
+    monkeypatch: pytest.MonkeyPatch,
+    site: pathlib.Path,
+    area: object,
+    group: str = registry.GROUP,
+) -> None:
+    """Install a package with checks; an exception is what it raises."""
 
-    group, value = registry.GROUP, "other:AREA"
+    def load(name: str) -> object:
+        if isinstance(area, Exception):
+            raise area
+        return area
 
-    def __init__(self, area: object) -> None:
-        self._area = area
-        self.name = "other"
-
-    def load(self) -> object:
-        if isinstance(self._area, Exception):
-            raise self._area
-        return self._area
-
-
-def install(monkeypatch: pytest.MonkeyPatch, area: object) -> None:
-    """Install a package with checks."""
-    stock = importlib.metadata.entry_points
-
-    def find(group: str) -> Any:
-        return [Point(area)] if group == registry.GROUP else stock(group=group)
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", find)
+    module = types.ModuleType("other")
+    monkeypatch.setattr(module, "__getattr__", load, raising=False)
+    monkeypatch.setitem(sys.modules, "other", module)
+    point = importlib.metadata.EntryPoint("other", "other:AREA", group)
+    entry_points.install(monkeypatch, site, [point])
 
 
 ODD = host_checks.Area("other", "gpus", "other")
@@ -171,9 +167,9 @@ def check_slow(
 
 
 def test_another_package_adds_checks(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(monkeypatch, ODD)
+    install(monkeypatch, tmp_path, ODD)
     check, *_ = registry.list_checks()[len(ALL) :]
     assert check.title == "The card is even"
 
@@ -192,14 +188,9 @@ def test_services_are_called_only_if_asked_for(
         calls.append(host.config_files)
         return [host_checks.fail("no answer")]
 
-    stock = importlib.metadata.entry_points
-
-    def find(group: str) -> Any:
-        if group == registry.CLOUD_GROUP:
-            return [Point(area)]
-        return stock(group=group)
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", find)
+    site = pathlib.Path(archive).with_name("site")
+    entry_points.remove_group(monkeypatch, site, registry.CLOUD_GROUP)
+    install(monkeypatch, site, area, registry.CLOUD_GROUP)
     assert run("--root", archive) == 0
     assert calls == []
     assert run("--root", archive, "--cloud") == 2
