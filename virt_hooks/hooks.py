@@ -75,10 +75,12 @@ def read_node(
     is_own = settings.root == _OWN_ROOT
     state_dir = settings.state_dir
     faulted = device_notes.FaultNotes(state_dir)
-    programmed = programs.load(
+    programmed = extensions.build_one(
+        programs.GROUP,
         programs.ProgramContext(
             settings=settings.bitstreams, domains=domains, faults=faulted
-        )
+        ),
+        programs.Programs(),
     )
 
     def list_gpus_in_use() -> Iterable[str]:
@@ -170,7 +172,8 @@ class Hooks:
             settings.replacements,
         )
 
-        layouts = libvirt_guest.load_layouts(
+        layouts = extensions.build_one(
+            libvirt_guest.LAYOUTS_GROUP,
             libvirt_guest.LayoutContext(
                 host=host,
                 hypervisor=partitions.hypervisor,
@@ -178,7 +181,8 @@ class Hooks:
                 get=allocations.get(),
                 root=settings.root,
                 topology=settings.guest_topology,
-            )
+            ),
+            libvirt_guest.GuestLayouts(),
         )
         self.cold_migration = moves = cold_migration.ColdMigration(
             partitions, allocations
@@ -197,13 +201,15 @@ class Hooks:
             partitions, moves, self.operations.carried, layouts
         )
         self.suspend = suspend.Suspend(partitions, watched)
-        self.live_migration = extra_operations.load_moves(
+        self.live_migration = extensions.build_one(
+            extra_operations.MOVES_GROUP,
             extra_operations.MoveContext(
                 partitions=partitions,
                 virtapi=virtapi,
                 settings=settings,
                 layouts=layouts,
-            )
+            ),
+            extra_operations.LiveMoves(),
         )
         self.rebuilt_servers = rebuild.RebuiltServers(
             accel,
@@ -234,7 +240,8 @@ class Hooks:
             list_nodes,
             settings.state_dir,
         )
-        self.reconciler = background_pass.load(
+        self.reconciler: background_pass.BackgroundPass = extensions.build_one(
+            background_pass.GROUP,
             background_pass.PassContext(
                 options=options,
                 reporter=partitions.reporter,
@@ -246,5 +253,5 @@ class Hooks:
                 is_adopting=lambda: (
                     adoption is not None and adoption.is_adopting
                 ),
-            )
+            ),
         )

@@ -7,45 +7,40 @@ installed while it runs. Threads that begin at the same time may each read.
 """
 
 import functools
-import importlib.metadata
 import re
 import sys
-from typing import Any
+from importlib import metadata
+from typing import Any, TypeVar
 
 from nova_accel import errors
 
+T = TypeVar("T")
 # Groups of nova-accel in entry_points.txt.
 _OWN = re.compile(r"\[(nova_accel|openstack\.accel)\.")
 
 
-def list_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+def list_points(group: str) -> tuple[metadata.EntryPoint, ...]:
     """Return the entry points of a group of nova-accel, sorted by name."""
     points = _read_points(tuple(sys.path))
     return tuple(point for point in points if point.group == group)
 
 
 @functools.cache
-def _read_points(
-    _path: tuple[str, ...],
-) -> tuple[importlib.metadata.EntryPoint, ...]:
-    # importlib's entry_points() parses those of all packages, and takes twice
-    # as long.
+def _read_points(_path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    # metadata.entry_points() parses those of all packages: twice the time.
     packages = (
         package
-        for package in importlib.metadata.distributions()
+        for package in metadata.distributions()
         if _OWN.search(package.read_text("entry_points.txt") or "")
     )
-    return tuple(
-        sorted({p for each in packages for p in _first(each).entry_points})
-    )
+    points = {p for package in packages for p in _first(package).entry_points}
+    return tuple(sorted(points))
 
 
-def _first(
-    package: importlib.metadata.Distribution,
-) -> importlib.metadata.Distribution:
+def _first(package: metadata.Distribution) -> metadata.Distribution:
     """Return the package of the same name that Python finds first."""
     try:
-        return importlib.metadata.distribution(package.name)
+        return metadata.distribution(package.name)
     # Damaged metadata; which error depends on the release of Python.
     except (ImportError, OSError, ValueError, LookupError, TypeError):
         return package
@@ -59,19 +54,33 @@ def load(group: str) -> dict[str, Any]:
     return {point.name: _load(point) for point in list_points(group)}
 
 
-def load_one(group: str) -> Any:
-    """Return the first object of a group of entry points.
+def build(group: str, context: object) -> dict[str, Any]:
+    """Return an object of each registered class, by name.
 
-    :raises ConfigurationError: there is none, or it can't be loaded.
+    :param context: argument of the classes.
+    :raises ConfigurationError: one can't be loaded.
     """
-    for registered in load(group).values():
-        return registered
+    return {name: make(context) for name, make in load(group).items()}
+
+
+def build_one(group: str, context: object, *default: T) -> T:
+    """Return an object of the first registered class.
+
+    :param context: argument of the class.
+    :param default: returned without a registered class.
+    :raises ConfigurationError: there is neither, or one can't be loaded.
+    """
+    for make in load(group).values():
+        built: T = make(context)
+        return built
+    if default:
+        return default[0]
     raise errors.ConfigurationError(
         f"entry point {group}", "", "install nova-accel again"
     )
 
 
-def _load(point: importlib.metadata.EntryPoint) -> Any:
+def _load(point: metadata.EntryPoint) -> Any:
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

@@ -33,10 +33,10 @@ def install(
     monkeypatch.syspath_prepend(str(site))
 
 
-def remove_group(
-    monkeypatch: pytest.MonkeyPatch, site: pathlib.Path, group: str
+def remove_groups(
+    monkeypatch: pytest.MonkeyPatch, site: pathlib.Path, *groups: str
 ) -> None:
-    """Damage nova-accel: it registers nothing in a group."""
+    """Damage nova-accel: it registers nothing in some groups."""
     own = importlib.metadata.distribution(_OWN)
-    points = (p for p in own.entry_points if p.group != group)
+    points = (p for p in own.entry_points if p.group not in groups)
     install(monkeypatch, site, points, _OWN, own.version)

@@ -16,7 +16,6 @@ from nova import exception
 from nova.virt.libvirt import config as vconfig
 
 from nova_accel import errors, model
-from nova_accel.config import extensions
 from nova_accel.discovery import snapshot
 from nova_accel.model import flavors, pci
 from placement_sync.client import provider_records
@@ -270,14 +269,3 @@ class GuestLayouts:
         :param text: XML of a domain that libvirt has defined.
         """
         return {}
-
-
-def load_layouts(context: LayoutContext) -> GuestLayouts:
-    """Return the layouts of the installed package.
-
-    :raises ConfigurationError: they can't be loaded.
-    """
-    for build in extensions.load(LAYOUTS_GROUP).values():
-        layouts: GuestLayouts = build(context)
-        return layouts
-    return GuestLayouts()

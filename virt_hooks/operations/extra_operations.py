@@ -25,7 +25,7 @@ GROUP = "nova_accel.operations"
 # Classes that take an ``OperationContext``, whose ``build`` is as the driver's
 # ``_build_device_metadata``.
 _METADATA_GROUP = "nova_accel.guest_metadata"
-_MOVES_GROUP = "nova_accel.live_moves"
+MOVES_GROUP = "nova_accel.live_moves"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,9 @@ class ExtraOperations:
 
         :raises ConfigurationError: one can't be loaded.
         """
-        self.by_name: Mapping[str, ExtraOperation] = {
-            name: build(context)
-            for name, build in extensions.load(GROUP).items()
-        }
+        self.by_name: Mapping[str, ExtraOperation] = extensions.build(
+            GROUP, context
+        )
 
     def start(self, host: str) -> None:
         """Accept requests."""
@@ -117,8 +116,8 @@ def load_metadata(context: OperationContext) -> list[Callable[..., Any]]:
 
     :raises ConfigurationError: one can't be loaded.
     """
-    builders = extensions.load(_METADATA_GROUP).values()
-    return [make(context).build for make in builders]
+    builders = extensions.build(_METADATA_GROUP, context).values()
+    return [builder.build for builder in builders]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,14 +180,3 @@ class LiveMoves:
     def post_at_destination(self, stock: Stock, *_: Any, **__: Any) -> Any:
         """Reconcile Placement after the stock method."""
         return stock()
-
-
-def load_moves(context: MoveContext) -> LiveMoves:
-    """Return the live migrations of the installed package.
-
-    :raises ConfigurationError: they can't be loaded.
-    """
-    for build in extensions.load(_MOVES_GROUP).values():
-        moves: LiveMoves = build(context)
-        return moves
-    return LiveMoves()

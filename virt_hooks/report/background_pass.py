@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from nova_accel.config import extensions
 from virt_hooks.report import reporter
 
 GROUP = "nova_accel.passes"
@@ -44,12 +43,3 @@ class BackgroundPass(Protocol):
 
     def stop(self) -> None:
         """Run no more passes; wait some seconds for a running pass."""
-
-
-def load(context: PassContext) -> BackgroundPass:
-    """Return the passes of the installed package.
-
-    :raises ConfigurationError: there are none, or they can't be loaded.
-    """
-    passes: BackgroundPass = extensions.load_one(GROUP)(context)
-    return passes

@@ -87,7 +87,5 @@ def load(context: AdoptionContext) -> HostAdoption | None:
     :raises ConfigurationError: it can't be loaded, or its plan not read.
     """
     if os.path.lexists(os.path.join(context.directory, state_dir.ADOPTION)):
-        for build in extensions.load(GROUP).values():
-            adoption: HostAdoption = build(context)
-            return adoption
+        return extensions.build_one(GROUP, context, None)
     return None

@@ -65,14 +65,6 @@ class StatusExtension(Protocol):
         """Publish a status whose pass was published before."""
 
 
-def load_extensions(context: ExtensionContext) -> tuple[StatusExtension, ...]:
-    """Return the extensions of the installed packages, by name.
-
-    :raises ConfigurationError: one can't be loaded.
-    """
-    return tuple(build(context) for build in extensions.load(GROUP).values())
-
-
 LOG = logging.getLogger(__name__)
 
 # Seconds that the end of the service waits for a running pass: Nova gives
@@ -105,15 +97,17 @@ class Reconciler:
             self._publish_status,
             self._update_status,
         )
-        self._extensions = load_extensions(
+        registered: Mapping[str, StatusExtension] = extensions.build(
+            GROUP,
             ExtensionContext(
                 settings=self._settings,
                 accel=self._accel,
                 beat=self._heartbeat,
                 operations=self._reporter.measured,
                 read_projects=context.read_projects,
-            )
+            ),
         )
+        self._extensions = registered.values()
         #: Problems that were logged.
         self._problems: frozenset[model.Problem] = frozenset()
         #: Devices that offered anything in the last pass.

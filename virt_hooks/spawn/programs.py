@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from nova_accel import model
-from nova_accel.config import conf, extensions
+from nova_accel.config import conf
 from nova_accel.host.state import device_notes
 from virt_hooks.guest import connection
 
@@ -105,14 +105,3 @@ class Programs:
         :returns: whether the claim is of such a region.
         """
         return False
-
-
-def load(context: ProgramContext) -> Programs:
-    """Return the programs of the installed package, none without one.
-
-    :raises ConfigurationError: it can't be loaded.
-    """
-    for build in extensions.load(GROUP).values():
-        programs: Programs = build(context)
-        return programs
-    return Programs()

@@ -2,6 +2,7 @@
 """Both hosts agree after each outcome of a live migration."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import fixtures
@@ -22,6 +23,10 @@ from tests.functional.nova.spawn.test_typed_vfs import (
 )
 from tests.functional.nova.support import audit, harness
 from tests.lab import fakehost
+from tests.support import entry_points
+from virt_hooks.guest import libvirt_guest
+from virt_hooks.operations import extra_operations
+from virt_hooks.spawn import programs
 
 SMALL = harness.vgpu_group("_A", "4Q")
 L40S_B = "0000:3e:00.0"
@@ -357,6 +362,40 @@ class LiveMdevToVf(moving.LiveBase):
         )
         self.assertIn("it needs 11.0.0", self.stdlog.logger.output)
         self.assert_holds(server, L40S, "host1")
+
+
+class NotRegistered(moving.LiveBase):
+    """A damaged installation, without what nova-compute has a default for."""
+
+    CARDS = (harness.TWO_T4[0],)
+
+    def setUp(self) -> None:
+        site = Path(self.useFixture(fixtures.TempDir()).path)
+        patched = pytest.MonkeyPatch()
+        self.addCleanup(patched.undo)
+        entry_points.remove_groups(
+            patched,
+            site,
+            extra_operations.MOVES_GROUP,
+            libvirt_guest.LAYOUTS_GROUP,
+            programs.GROUP,
+        )
+        super().setUp()
+
+    def test_servers_live_and_stay(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        self.assertRaises(
+            client.OpenStackApiException, self._live_migrate, server
+        )
+        self.assertIn("live migration is missing there", self.reasons(server))
+        self._reboot_server(server, hard=True)
+        self.run_periodics()
+        self.assert_holds(server, harness.T4, "host1")
+        numa = SMALL | {"accelerator:guest_topology": "numa"}
+        self.boot(numa, host="host1", expected_state="ERROR")
+        self.assertIn("guest layouts is missing here", self.messages())
+        self._delete_server(server)
+        self.assert_nothing_left("host1")
 
 
 class Refusals(moving.LiveBase):

@@ -52,7 +52,7 @@ def test_findings(
     host.run("audit --heal", *hidden, *nova)
     host.run(f"audit --root {site.kernel.root}", *hidden, *nova)
     group, packages = registered_readers.DOMAINS_GROUP, tmp_path / "site"
-    entry_points.remove_group(monkeypatch, packages, group)
+    entry_points.remove_groups(monkeypatch, packages, group)
     host.run("audit", *hidden, *nova)
     error = ImportError("No module named 'libvirt'")
     test_doctor_command.install(monkeypatch, packages, error, group)

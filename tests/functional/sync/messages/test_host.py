@@ -316,7 +316,7 @@ def test_broken_installations(
     written.run("broken word")
     written.run("odd word")
     site = host.place / "site"
-    entry_points.remove_group(monkeypatch, site, plugin.GROUP)
+    entry_points.remove_groups(monkeypatch, site, plugin.GROUP)
     hidden = ("--config-file", str(host.site.conf))
     written.run("inspect", *hidden)
     written.check("broken installations")

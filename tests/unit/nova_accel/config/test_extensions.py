@@ -2,7 +2,6 @@
 """Packages that the core loads by entry points."""
 
 import importlib.metadata
-import json
 import pathlib
 from collections.abc import Callable
 
@@ -105,9 +104,14 @@ def test_the_own_packages_are_registered(group: str, names: set[str]) -> None:
 
 def test_a_missing_package_is_named() -> None:
     with pytest.raises(errors.ConfigurationError, match="install nova-accel"):
-        extensions.load_one(GROUP)
+        extensions.build_one(GROUP, "[1]")
 
 
-def test_one_object_of_a_group_is_loaded(register: Register) -> None:
-    register(one="json:loads")
-    assert extensions.load_one(GROUP) is json.loads
+def test_the_first_class_of_a_group_gets_the_context(
+    register: Register,
+) -> None:
+    default: list[int] = []
+    assert extensions.build_one(GROUP, "[1]", default) is default
+    register(one="json:loads", two="json:dumps")
+    assert extensions.build_one(GROUP, "[1]", default) == [1]
+    assert extensions.build(GROUP, "[1]") == {"one": [1], "two": '"[1]"'}

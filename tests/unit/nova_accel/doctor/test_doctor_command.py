@@ -189,7 +189,7 @@ def test_services_are_called_only_if_asked_for(
         return [host_checks.fail("no answer")]
 
     site = pathlib.Path(archive).with_name("site")
-    entry_points.remove_group(monkeypatch, site, registry.CLOUD_GROUP)
+    entry_points.remove_groups(monkeypatch, site, registry.CLOUD_GROUP)
     install(monkeypatch, site, area, registry.CLOUD_GROUP)
     assert run("--root", archive) == 0
     assert calls == []
