@@ -20,7 +20,7 @@ DOMAINS_GROUP = "nova_accel.domains"
 # ConfigurationError.
 DRAINS_GROUP = "nova_accel.drains"
 
-_PLACE = "entry point"
+_HINT = "install what it needs on this host: for libvirt, nova-accel[compute]"
 
 
 class DrainReader(Protocol):
@@ -65,18 +65,8 @@ def _load_all(group: str) -> list[Callable[..., Any]]:
 
     :raises ConfigurationError: there is none, or one can't be loaded.
     """
-    points = extensions.list_points(group)
-    if not points:
-        raise errors.ConfigurationError(
-            group, "", "no package has it; reinstall nova-accel", _PLACE
-        )
-    try:
-        return [point.load() for point in points]
-    except (ImportError, AttributeError) as error:
-        raise errors.ConfigurationError(
-            group,
-            ", ".join(point.value for point in points),
-            f"can't be loaded ({error}); install what it needs on this host:"
-            " for libvirt, nova-accel[compute]",
-            _PLACE,
-        ) from error
+    if registered := extensions.load(group, _HINT):
+        return [*registered.values()]
+    raise errors.ConfigurationError(
+        group, "", "no package has it; reinstall nova-accel", extensions.PLACE
+    )

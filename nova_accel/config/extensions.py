@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 from nova_accel import errors
 
 T = TypeVar("T")
+#: Of errors, in place of a file.
+PLACE = "entry point"
+_REPAIR = "repair or remove its package"
 # Groups of nova-accel in entry_points.txt.
 _OWN = re.compile(r"\[(nova_accel|openstack\.accel)\.")
 
@@ -46,12 +49,13 @@ def _first(package: metadata.Distribution) -> metadata.Distribution:
         return package
 
 
-def load(group: str) -> dict[str, Any]:
+def load(group: str, hint: str = _REPAIR) -> dict[str, Any]:
     """Return the objects of a group of entry points, sorted by name.
 
+    :param hint: what to do if one can't be loaded.
     :raises ConfigurationError: one can't be loaded.
     """
-    return {point.name: _load(point) for point in list_points(group)}
+    return {point.name: _load(point, hint) for point in list_points(group)}
 
 
 def build(group: str, context: object) -> dict[str, Any]:
@@ -76,16 +80,17 @@ def build_one(group: str, context: object, *default: T) -> T:
     if default:
         return default[0]
     raise errors.ConfigurationError(
-        f"entry point {group}", "", "install nova-accel again"
+        group, "", "install nova-accel again", PLACE
     )
 
 
-def _load(point: metadata.EntryPoint) -> Any:
+def _load(point: metadata.EntryPoint, hint: str) -> Any:
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
         raise errors.ConfigurationError(
-            f"entry point {point.group}",
+            point.group,
             point.value,
-            f"can't be loaded ({error}); repair or remove its package",
+            f"can't be loaded ({error}); {hint}",
+            PLACE,
         ) from error

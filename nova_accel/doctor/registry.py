@@ -29,7 +29,6 @@ GROUP = "nova_accel.checks"
 # Areas whose checks call services. They are loaded only if asked for: they
 # are no pure functions over files.
 CLOUD_GROUP = "nova_accel.cloud_checks"
-_PLACE = "entry point"
 
 _AREAS = (
     iommu.AREA,
@@ -86,14 +85,14 @@ def _load(point: importlib.metadata.EntryPoint) -> host_checks.Area:
             point.group,
             point.value,
             f"fails to load ({error!r}); repair or remove its package",
-            _PLACE,
+            extensions.PLACE,
         ) from error
     if not isinstance(area, host_checks.Area):
         raise errors.ConfigurationError(
             point.group,
             point.value,
             "is no nova_accel.doctor.host_checks.Area; remove its package",
-            _PLACE,
+            extensions.PLACE,
         )
     return area
 
