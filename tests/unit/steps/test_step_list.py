@@ -188,7 +188,7 @@ def test_pages_that_tests_read_are_inputs() -> None:
         ("unit", "whole", ""),
         ("nova31", "short", "-m 'oldest'"),
         ("nova31", "whole", "-m 'each_release or oldest'"),
-        ("nova32", "whole", ""),
+        ("nova32", "whole", "-m 'each_release or oldest or not long'"),
     ],
 )
 def test_a_scope_has_the_tests_with_its_marks(
