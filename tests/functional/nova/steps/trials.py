@@ -41,9 +41,10 @@ _REPEATED = frozenset({"save", "placement", "note"})
 #: The law after which the server is deleted while its host is down.
 FORGOTTEN = "is killed, the server deleted"
 
-#: Days in which whole runs try every trial: over 10,000, of two
-#: seconds each. No multiple of the number of laws, so that a day has all laws.
-_DAYS = 11
+#: A whole run has the trials of its day: of each third case, each eleventh, so
+#: that a day has all laws, and 33 days have all trials. All of them are over
+#: 10,000, of two seconds each.
+_CASES, _TRIALS = 3, 11
 #: Trials whose texts contain this run in place of the day's; "" has all.
 _NAMED = os.environ.get("NOVA_ACCEL_TRIALS")
 
@@ -136,13 +137,26 @@ def list_trials(trace: list[tuple[str, str]]) -> Iterator[Trial]:
             yield Trial("is done twice", step, twice)
 
 
+def is_due(case: int) -> bool:
+    """Return whether this run has the case with this number."""
+    return not _is_drawn() or _day() % _CASES == case % _CASES
+
+
 def choose(trials: Sequence[Trial]) -> Sequence[Trial]:
     """Return the trials of this run: a few on a push, else those of a day."""
-    if _NAMED is not None:
-        return [trial for trial in trials if _NAMED in str(trial)]
-    if not examples.IS_WHOLE:
+    if _is_drawn():
+        return trials[_day() % _TRIALS :: _TRIALS]
+    if _NAMED is None:
         return examples.share(trials)
-    return trials[datetime.date.today().toordinal() % _DAYS :: _DAYS]
+    return [trial for trial in trials if _NAMED in str(trial)]
+
+
+def _is_drawn() -> bool:
+    return examples.IS_WHOLE and _NAMED is None
+
+
+def _day() -> int:
+    return datetime.date.today().toordinal()
 
 
 def record(world: worlds.World, operation: Operation) -> list[tuple[str, str]]:
