@@ -94,17 +94,6 @@ def test_problems_of_the_configuration_are_printed(
     assert "calls" in lines[-1]
 
 
-def test_deleted_inventories_and_traits_are_restored(site: Site) -> None:
-    site.once(*NODE)
-    own = names.provider_uuid(ROOT, CARD)
-    before = site.read(CARD, "inventories"), set(site.read(CARD, "traits"))
-    site.placement.call("DELETE", f"/resource_providers/{own}/inventories")
-    site.placement.call("DELETE", f"/resource_providers/{own}/traits")
-    site.once(*NODE)
-    assert site.read(CARD, "inventories") == before[0]
-    assert set(site.read(CARD, "traits")) == before[1]
-
-
 def test_a_captured_host_needs_no_files_of_this_machine(
     site: Site, tmp_path: pathlib.Path
 ) -> None:
@@ -192,32 +181,6 @@ def test_an_invalid_setting_is_one_line(
 ) -> None:
     site.conf.write_text(text)
     assert message.format(conf=site.conf) in site.fail("run", "--once", *NODE)
-
-
-def test_a_missing_card_is_deleted_unless_allocated(
-    site: Site,
-) -> None:
-    site.once(*NODE)
-    site.placement.call(
-        "PUT",
-        f"/allocations/{uuid.uuid4()}",
-        {
-            "allocations": {
-                names.provider_uuid(ROOT, CARD): {"resources": {"VGPU": 1}}
-            },
-            "consumer_generation": None,
-            "consumer_type": "INSTANCE",
-            "project_id": "p",
-            "user_id": "u",
-        },
-    )
-    for address in (CARD, OTHER):
-        (site.root / "sys/bus/pci/devices" / address).unlink()
-        (site.root / "sys/class/mdev_bus" / address).unlink()
-    report = site.once(*NODE)
-    assert report["problems"] == []
-    assert names.MISSING_TRAIT in site.read(CARD, "traits")
-    assert names.provider_name(HOST, OTHER) not in site.names()
 
 
 def test_a_malformed_claims_file_stops_the_pass(site: Site) -> None:

@@ -212,18 +212,6 @@ def test_an_unreadable_technology_deletes_nothing(
 Command = Callable[[Site], None]
 
 
-def delete(site: Site) -> None:
-    site.operator.call("DELETE", f"{lives.PATH}/{uuid_of(A)}")
-
-
-def delete_traits(site: Site) -> None:
-    site.operator.call("DELETE", f"{lives.PATH}/{uuid_of(A)}/traits")
-
-
-def delete_inventories(site: Site) -> None:
-    site.operator.call("DELETE", f"{lives.PATH}/{uuid_of(A)}/inventories")
-
-
 def _set(site: Site, name: str, parent: str | None) -> None:
     body = {"name": name, "parent_provider_uuid": parent}
     site.operator.call("PUT", f"{lives.PATH}/{uuid_of(A)}", body)
@@ -248,54 +236,8 @@ def rename_and_move(site: Site) -> None:
 MOVES = (rename, unparent, move_to_another_host, rename_and_move)
 
 
-def set_stale_traits(site: Site) -> None:
-    traits = {
-        *site.existing_row(A).traits,
-        "CUSTOM_VGPU_OLD",
-        names.MISSING_TRAIT,
-    }
-    site.operator.put_traits(uuid_of(A), traits)
-
-
-def set_another_total(site: Site) -> None:
-    records = {"VGPU": providers.Inventory(total=9, max_unit=0x7FFFFFFF)}
-    site.operator.put_inventories(uuid_of(A), records)
-
-
-def set_another_class(site: Site) -> None:
-    records = {"PGPU": providers.Inventory(total=1)}
-    site.operator.put_inventories(uuid_of(A), records)
-
-
-COMMANDS = (
-    delete,
-    delete_traits,
-    delete_inventories,
-    set_stale_traits,
-    set_another_total,
-    set_another_class,
-)
-
-
 def _plain(row: judge.Row) -> judge.Row:
     return dataclasses.replace(row, generation=0)
-
-
-@pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_one_pass_undoes(
-    site: Site, command: Command, is_restarted: bool
-) -> None:
-    host = host_of(*(strategies.card(address, 4, 4) for address in (A, B)))
-    site.run(host)
-    before = site.existing_row(A)
-    command(site)
-    if is_restarted:
-        site.restart()
-    result = site.run(host)
-    assert result.is_ok, result.problems
-    assert _plain(site.existing_row(A)) == _plain(before)
-    assert site.run(host).writes == 0
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -341,23 +283,6 @@ def test_a_name_of_another_card_is_reported(site: Site) -> None:
     assert f"provider set --name {own_name} " in renamed.reason
     body["name"] = own_name
     site.operator.call("PUT", f"{lives.PATH}/{uuid_of(B)}", body)
-    assert site.run(host).is_ok
-    assert _plain(site.existing_row(A)) == _plain(before)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_one_pass_undoes_and_retains_allocations(
-    site: Site, command: Command
-) -> None:
-    """Placement refuses some commands while there are allocations."""
-    host = host_of(strategies.card(A, 4, 4))
-    site.run(host)
-    site.operator.allocate(uuid_of(A), {"VGPU": 2})
-    before = site.existing_row(A)
-    try:
-        command(site)
-    except AssertionError as refused:
-        assert "in use" in str(refused) or "allocations" in str(refused)
     assert site.run(host).is_ok
     assert _plain(site.existing_row(A)) == _plain(before)
 

@@ -49,21 +49,6 @@ def test_an_unregistered_host_is_a_problem(
     assert (result.calls, result.writes, result.is_ok) == ((), 0, False)
 
 
-def test_create_root_registers_a_host(
-    placement: servers.Server,
-) -> None:
-    synchronizer = new_pass(placement.url)
-    dry = synchronizer.run(TREE, HOST, is_dry=True, create_root=True)
-    assert dry.writes == 0
-    result = synchronizer.run(TREE, HOST, create_root=True)
-    assert result.is_ok
-    assert result.calls == dry.calls
-    assert result.calls[0] == calls.CreateProvider(
-        uuid=ROOT.uuid, name=ROOT.name, parent=""
-    )
-    assert synchronizer.run(TREE, HOST, create_root=True).writes == 0
-
-
 def test_a_host_name_with_another_uuid_is_a_problem(
     placement: servers.Server,
 ) -> None:

@@ -17,6 +17,8 @@ from nova_accel.model import names, providers
 from tests.functional.sync.support import judge, servers, trees
 
 PATH = "/resource_providers"
+#: Of max_unit, if a client sends none.
+_MOST = 0x7FFFFFFF
 HEADERS = {
     "X-Auth-Token": "admin",
     "OpenStack-API-Version": "placement 1.39",
@@ -266,6 +268,20 @@ class Life(Client):
         if records:
             self.put_inventories(row.uuid, records)
 
+    def set_total(self, row: judge.Row) -> None:
+        """``openstack resource provider inventory class set --total``.
+
+        Its other fields get their defaults; no amount of an operator is lost.
+        """
+        records = {
+            name: record
+            if (row.uuid, name) in self.floors
+            else providers.Inventory(total=9, max_unit=_MOST)
+            for name, record in row.inventories.items()
+        }
+        if records:
+            self.put_inventories(row.uuid, records)
+
     def delete(self, row: judge.Row) -> None:
         """``openstack resource provider delete``."""
         rows = self.rows()
@@ -304,5 +320,6 @@ DAMAGES: tuple[Damage, ...] = (
     Life.wipe_inventories,
     Life.add_inventory,
     Life.reserve,
+    Life.set_total,
     Life.delete,
 )
