@@ -159,10 +159,16 @@ def test_doctor_says_whose_packages_are_found(
     assert f"{foreign}/filters of phx-filters" in " ".join(output.split())
 
 
-def test_a_command_says_whose_packages_are_found(shadowed: Services) -> None:
-    words = ("-m", "nova_accel.cli.commands", "explain", "--help")
-    output = shadowed.run(*words)
-    assert "of phx-filters, not that of nova-accel" in output
+def test_a_command_says_whose_packages_are_found(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """No command of a host needs the package that phx-filters hides."""
+    package = tmp_path / "other/placement_sync"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    services = Services(tmp_path, wheel, str(package.parent))
+    output = services.run("-m", "nova_accel.cli.commands", "drain", "--help")
+    assert f"{package}, not that of nova-accel" in " ".join(output.split())
     assert "Traceback" not in output
 
 

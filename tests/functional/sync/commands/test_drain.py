@@ -108,7 +108,7 @@ def test_the_end_of_a_drain_can_be_waited_for(site: Site) -> None:
     passes.start()
     _, words = site.execute("undrain", CARD, "--wait", *NODE)
     passes.join()
-    assert words == ""
+    assert "gave up" not in words
     assert names.DRAINED_TRAIT not in site.read(CARD, "traits")
     assert names.DRAINED_TRAIT in site.read(OTHER, "traits")
 
