@@ -16,7 +16,6 @@ from nova import objects
 
 from nova_accel.host.execute import action_executor
 from nova_accel.host.state import device_notes, directories
-from nova_accel.inventory.adoption import records
 from nova_accel.model import names
 from placement_sync.client import (
     cloud_client,
@@ -81,9 +80,11 @@ class Leaving(leaving.LeavingTestBase):
 
     @pytest.mark.oldest
     def test_an_empty_host_is_left_at_once(self) -> None:
+        """The last host can take the flavors and the names with it."""
         self.start()
-        before = self.list_own_names()
         flavor = self._create_flavor(extra_spec=SMALL)
+        native = self._create_flavor(extra_spec=stock_driver.NATIVE_FLAVOR)
+        self._create_trait("CUSTOM_OPERATORS")
         plan = self.plan()
         self.assertEqual([], plan["holders"])
         self.assertEqual([], plan["other_hosts"])
@@ -100,12 +101,22 @@ class Leaving(leaving.LeavingTestBase):
         self.apply()
         self.assert_removed()
         # Names of a flavor stay: Placement refuses a request without them.
+        left = {"CUSTOM_OPERATORS", harness.vgpu_trait("4Q")}
         self.assertEqual(
-            {names.GPU_MEMORY_CLASS, harness.vgpu_trait("4Q")} & before,
-            self.list_own_names(),
+            {*left, names.GPU_MEMORY_CLASS}, self.list_own_names()
+        )
+        providers = self._get_all_providers()
+        self.assertIn("removed 0 resource providers", self.apply())
+        self.assertEqual(providers, self._get_all_providers())
+        self.assertEqual(
+            {*left, names.GPU_MEMORY_CLASS}, self.list_own_names()
         )
         self.apply("--extra-specs")
         self.assertEqual({}, self.api.get_extra_specs(flavor))
+        self.assertEqual(
+            stock_driver.NATIVE_FLAVOR, self.api.get_extra_specs(native)
+        )
+        self.assertEqual({"CUSTOM_OPERATORS"}, self.list_own_names())
         self.assert_stock_is_clean()
         self.boot({})
 
@@ -142,31 +153,6 @@ class Leaving(leaving.LeavingTestBase):
         self.run_periodics()
         self.boot(WHOLE, expected_state="ERROR")
         self.boot(SMALL)
-
-    @pytest.mark.long
-    def test_the_last_host_takes_flavors_and_names(self) -> None:
-        self.start()
-        flavor = self._create_flavor(extra_spec=SMALL)
-        native = self._create_flavor(extra_spec=stock_driver.NATIVE_FLAVOR)
-        self._create_trait("CUSTOM_OPERATORS")
-        self.end_service()
-        self.apply("--extra-specs")
-        self.assertEqual({}, self.api.get_extra_specs(flavor))
-        self.assertEqual(
-            stock_driver.NATIVE_FLAVOR, self.api.get_extra_specs(native)
-        )
-        self.assertEqual({"CUSTOM_OPERATORS"}, self.list_own_names())
-
-    @pytest.mark.long
-    def test_a_second_run_changes_nothing(self) -> None:
-        self.start()
-        self.end_service()
-        self.apply()
-        before = self.list_own_names(), self._get_all_providers()
-        text = self.apply()
-        self.assertIn("removed 0 resource providers", text)
-        after = self.list_own_names(), self._get_all_providers()
-        self.assertEqual(before, after)
 
     @pytest.mark.long
     def test_one_of_two_hosts_leaves_alone(self) -> None:
@@ -412,21 +398,6 @@ class Leaving(leaving.LeavingTestBase):
                     counted(getattr(owner, name)),
                 )
             )
-
-    @pytest.mark.long
-    def test_adopted_servers_are_handed_back_by_an_undo(self) -> None:
-        self.start()
-        server = self.boot(SMALL)
-        self.write_adoption(server, records.AdoptionState.UNDOING)
-        self.end_service()
-        self.assertIn("'undoing', and the next start", self.apply(status=2))
-        self.write_adoption(server, records.AdoptionState.ADOPTED)
-        text = self.apply(status=2)
-        self.assertIn("`nova-accel adopt undo` hands it back", text)
-        self._delete_server(server)
-        self.write_adoption(server, records.AdoptionState.UNDONE)
-        self.apply()
-        self.assert_removed()
 
     @pytest.mark.long
     def test_other_resources_of_a_server_stay(self) -> None:
