@@ -45,8 +45,9 @@ HERE = pathlib.Path(__file__).parent
 Description = Mapping[str, Any]
 
 
-def load(name: str) -> Description:
-    loaded: Description = json.loads((HERE / f"{name}.json").read_text())
+def load(name: str) -> dict[str, Any]:
+    """Return a description, free to be changed."""
+    loaded: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
     return loaded
 
 

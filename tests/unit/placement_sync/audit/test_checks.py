@@ -47,6 +47,21 @@ def expect(
     return {(kind, audited.provider(address), consumer, handle)}
 
 
+def listed(address: str) -> Provider:
+    return Provider(
+        uuid=audited.provider(address),
+        name=names.provider_name(ROOT.name, address),
+        parent=ROOT.uuid,
+        root=ROOT.uuid,
+    )
+
+
+def without_card(host: model.HostState | None) -> model.HostState:
+    assert host is not None
+    devices = tuple(d for d in host.devices if d.address != WHOLE)
+    return dataclasses.replace(host, devices=devices)
+
+
 @given(audited.worlds())
 @fast
 def test_a_consistent_world_has_no_findings(
@@ -132,14 +147,7 @@ def test_a_claim_without_allocation(
             )
             for claim in state.claims or ()
         },
-        providers=(
-            Provider(
-                uuid=audited.provider(address),
-                name=names.provider_name(ROOT.name, address),
-                parent=ROOT.uuid,
-                root=ROOT.uuid,
-            ),
-        ),
+        providers=(listed(address),),
     )
     assert compare(state) == expect(FindingKind.UNALLOCATED, address, OTHER)
     silent = dataclasses.replace(state, consumers={})
@@ -174,9 +182,7 @@ def test_a_missing_card_of_a_server(
 ) -> None:
     assume(all(c.device != WHOLE for c in state.claims or ()))
     state, handle = with_server(state, WHOLE, WHOLE)
-    assert state.host is not None
-    devices = tuple(d for d in state.host.devices if d.address != WHOLE)
-    host = dataclasses.replace(state.host, devices=devices)
+    host = without_card(state.host)
     lost = dataclasses.replace(state, host=host)
     assert expect(FindingKind.MISSING, WHOLE, OTHER, handle) <= compare(lost)
     for unsure in (
@@ -193,19 +199,10 @@ def test_a_missing_card_of_a_server_without_other_sources(
 ) -> None:
     """Placement and the kernel are sufficient sources."""
     state, _ = with_server(state, WHOLE, WHOLE)
-    assert state.host is not None
-    devices = tuple(d for d in state.host.devices if d.address != WHOLE)
-    host = dataclasses.replace(state.host, devices=devices)
+    host = without_card(state.host)
     alone = collected_state.CollectedState(
         root=state.root,
-        providers=(
-            Provider(
-                uuid=audited.provider(WHOLE),
-                name=names.provider_name(ROOT.name, WHOLE),
-                parent=ROOT.uuid,
-                root=ROOT.uuid,
-            ),
-        ),
+        providers=(listed(WHOLE),),
         allocations=state.allocations,
         host=host,
     )
@@ -344,19 +341,9 @@ def test_providers_of_a_deleted_host(
 def test_two_providers_of_one_device(
     state: collected_state.CollectedState,
 ) -> None:
-    first = Provider(
-        uuid=audited.provider(CARDS[0]),
-        name=names.provider_name(ROOT.name, CARDS[0]),
-        parent=ROOT.uuid,
-        root=ROOT.uuid,
-    )
+    first, other = map(listed, CARDS)
     again = dataclasses.replace(
         first, uuid=OTHER, name=names.provider_name("old-name", CARDS[0])
-    )
-    other = dataclasses.replace(
-        first,
-        uuid=audited.provider(CARDS[1]),
-        name=names.provider_name(ROOT.name, CARDS[1]),
     )
     state = dataclasses.replace(state, providers=(again, first, other))
     assert compare(state) == {(FindingKind.DUPLICATE, OTHER, "", "")}
@@ -420,16 +407,10 @@ def with_memory() -> collected_state.CollectedState:
             ),
         ),
     )
-    provider = Provider(
-        uuid=audited.provider(CARDS[0]),
-        name=names.provider_name(ROOT.name, CARDS[0]),
-        parent=ROOT.uuid,
-        root=ROOT.uuid,
-    )
     return dataclasses.replace(
         audited.EMPTY,
         host=model.HostState(devices=(card,)),
-        providers=(provider,),
+        providers=(listed(CARDS[0]),),
     )
 
 
@@ -496,18 +477,9 @@ def test_a_card_to_oneself_is_allocated_as_a_whole() -> None:
 
 def test_one_command_sets_the_allocations_of_all_devices() -> None:
     """A second command would replace the first one's allocations."""
-    cards = (CARDS[0], CARDS[1])
     state = dataclasses.replace(
         audited.EMPTY,
-        providers=tuple(
-            Provider(
-                uuid=audited.provider(address),
-                name=names.provider_name(ROOT.name, address),
-                parent=ROOT.uuid,
-                root=ROOT.uuid,
-            )
-            for address in cards
-        ),
+        providers=tuple(map(listed, CARDS)),
         consumers={OTHER: collected_state.ConsumerAllocations(allocations={})},
         inventories={
             ROOT.uuid: {"VCPU": Inventory(total=8)},
@@ -525,7 +497,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
     state = audited.grown(
         state,
         servers=[(OTHER, server)],
-        claims=[audited.claim(OTHER, address, FREE) for address in cards],
+        claims=[audited.claim(OTHER, address, FREE) for address in CARDS],
     )
     both = [
         f
@@ -539,7 +511,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
         f" --resource VGPU:reserved=5 {audited.provider(CARDS[1])}"
     )
     parts = {ROOT.uuid: "VCPU=1"} | {
-        audited.provider(address): "VGPU=1" for address in cards
+        audited.provider(address): "VGPU=1" for address in CARDS
     }
     options = [f"--allocation rp={u},{parts[u]}" for u in sorted(parts)]
     assert allocation.endswith(

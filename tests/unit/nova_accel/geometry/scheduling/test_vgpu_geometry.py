@@ -3,7 +3,6 @@
 
 import dataclasses
 import itertools
-import json
 import pathlib
 from collections import Counter
 from collections.abc import Iterable
@@ -242,7 +241,7 @@ def real_card(name: str, root: pathlib.Path) -> model.Device:
     if name == "A100 MIG":
         gpu = CATALOG.gpu("A100")
         assert gpu is not None
-        description = json.loads(json.dumps(build.load("a100-mig-mdev")))
+        description = build.load("a100-mig-mdev")
         description["mdevs"] = []
         for parent in description["parents"]:
             # Of drivers newer than this host's.

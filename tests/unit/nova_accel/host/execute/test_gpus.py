@@ -9,7 +9,7 @@ import pytest
 from nova_accel.model import actions
 from tests.lab import fakehost
 from tests.support.hosts import simulated_gpus
-from tests.support.hosts.executing import GPU, OTHER, executor, failure
+from tests.support.hosts.executing import GPU, OTHER, executor, failure, read
 
 pynvml: Any = pytest.importorskip("pynvml")
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -41,6 +41,14 @@ def make(kind: str = SMALL, start: int = 0) -> actions.CreateInstance:
 
 def destroy(kind: str = SMALL) -> actions.DestroyInstance:
     return actions.DestroyInstance(gpu=GPU, kind=kind)
+
+
+def typed(kernel: fakehost.Controller) -> actions.SetVgpuType:
+    """Return the action that makes a vGPU in the first small instance."""
+    vf = f"{GPU[:-1]}4"
+    types = read(kernel, vf, "nvidia/creatable_vgpu_types").splitlines()
+    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
+    return actions.SetVgpuType(function=vf, type_id=type_id)
 
 
 def instances(kernel: fakehost.Controller) -> list[list[Any]]:
@@ -80,11 +88,7 @@ def test_only_empty_instances_are_destroyed(
 ) -> None:
     on_host = executor(kernel.root)
     on_host.apply_all([make(start=0), make(start=1), make(HALF, 4)])
-    # The first vGPU gets the first small instance.
-    listed = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
-    types = (listed / "creatable_vgpu_types").read_text().splitlines()
-    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
-    typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
+    typing = typed(kernel)
     on_host.apply(typing)
     assert on_host.apply(destroy())
     assert instances(kernel) == [[SMALL, 0], [HALF, 4]]
@@ -104,14 +108,11 @@ def test_an_instance_that_cant_be_destroyed_restores_no_vgpu(
     """NVML is of another release than the driver, after an upgrade."""
     on_host = executor(kernel.root)
     on_host.apply(make())
-    place = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
-    types = (place / "creatable_vgpu_types").read_text().splitlines()
-    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
-    typing = actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
+    typing = typed(kernel)
     on_host.apply(typing)
     monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
     on_host.apply_all([typing.undo(), destroy()])
-    assert (place / "current_vgpu_type").read_text().strip() == "0"
+    assert read(kernel, typing.function, "nvidia/current_vgpu_type") == "0"
     assert instances(kernel) == [[SMALL, 0]]
     assert "destroy GPU instance 1g.5gb that is empty" in caplog.text
 
@@ -121,12 +122,7 @@ def test_an_instance_in_use_is_not_destroyed(
 ) -> None:
     on_host = executor(kernel.root)
     on_host.apply(make())
-    listed = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
-    types = (listed / "creatable_vgpu_types").read_text().splitlines()
-    type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
-    on_host.apply(
-        actions.SetVgpuType(function=f"{GPU[:-1]}4", type_id=type_id)
-    )
+    on_host.apply(typed(kernel))
     error = failure(kernel.root, make().undo())
     assert error.number == errno.EBUSY
     assert "in the GPU instance" in error.hint

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vgpuConfig.xml of the host driver is a source of vGPU types."""
 
-import json
 import pathlib
 import shutil
 
@@ -22,7 +21,7 @@ BIG = "NVIDIA L40S-24Q"
 
 def lone(root: pathlib.Path, *listed: tuple[int, str]) -> pathlib.Path:
     """Make a host whose only card is an L40S with one vGPU, 1155."""
-    description = json.loads(json.dumps(build.load("l40s-vendor-vfio")))
+    description = build.load("l40s-vendor-vfio")
     (card,) = (f for f in description["functions"] if f["address"] == FULL)
     card["vfs"]["vgpus"]["creatable"] = listed
     return build.build({"functions": [card]}, root)
@@ -60,6 +59,19 @@ def test_the_table_names_unlisted_types(tmp_path: pathlib.Path) -> None:
     assert look.profile(card, "L40S-24Q").handles["0000:3d:00.4"] == "1155"
 
 
+def nvml(
+    address: str, name: str, type_id: str, megabytes: int, limit: int
+) -> nvml_gpus.NvmlGpu:
+    """Return a GPU with one vGPU type, as NVML describes it."""
+    kind = nvml_gpus.NvmlVgpuType(
+        name=name,
+        type_id=type_id,
+        framebuffer_mb=megabytes,
+        max_instances=limit,
+    )
+    return nvml_gpus.NvmlGpu(address=address, types=(kind,))
+
+
 def test_the_table_has_sizes_and_limits_of_new_types(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -77,17 +89,7 @@ def test_the_table_has_sizes_and_limits_of_new_types(
     assert (profile.size, profile.limit) == (24576, 2)
     assert profile.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
     # Values of NVML precede those of the table.
-    gpu = nvml_gpus.NvmlGpu(
-        address=FULL,
-        types=(
-            nvml_gpus.NvmlVgpuType(
-                name="NVIDIA L40S-Tiny",
-                type_id="2000",
-                framebuffer_mb=8192,
-                max_instances=6,
-            ),
-        ),
-    )
+    gpu = nvml(FULL, "NVIDIA L40S-Tiny", "2000", 8192, 6)
     state = look.read(root, gpus=[gpu])
     profile = look.profile(look.device(state, FULL), "L40S-Tiny")
     assert (profile.size, profile.limit) == (8192, 6)
@@ -99,17 +101,7 @@ def test_the_table_of_another_release_is_ignored(
 ) -> None:
     listed = ((1147, "NVIDIA L40S-1Q"),) if source == "list" else ()
     root = lone(tmp_path, *listed)
-    gpu = nvml_gpus.NvmlGpu(
-        address=FULL,
-        types=(
-            nvml_gpus.NvmlVgpuType(
-                name="NVIDIA L40S-1Q",
-                type_id="1147",
-                framebuffer_mb=1024,
-                max_instances=32,
-            ),
-        ),
-    )
+    gpu = nvml(FULL, "NVIDIA L40S-1Q", "1147", 1024, 32)
     write(root, vgpu_config.text({"1155": BIG, "1147": "NVIDIA L40S-2Q"}))
     state = look.read(root, gpus=[gpu] if source == "NVML" else [])
     assert list_profiles(state) == ["type-1155"]
@@ -195,17 +187,7 @@ def test_the_table_names_mdev_types_without_a_name_file(
     assert profile.handles == {T4: "nvidia-232"}
     assert not look.reasons(state, f"{T4} nvidia-232")
     # NVML belongs to the loaded driver and precedes the table.
-    gpu = nvml_gpus.NvmlGpu(
-        address=T4,
-        types=(
-            nvml_gpus.NvmlVgpuType(
-                name="GRID T4-4C",
-                type_id="232",
-                framebuffer_mb=4096,
-                max_instances=4,
-            ),
-        ),
-    )
+    gpu = nvml(T4, "GRID T4-4C", "232", 4096, 4)
     state = look.read(root, gpus=[gpu])
     assert look.device(state, T4).profile("T4-4Q") is None
     assert look.profile(look.device(state, T4), "T4-4C").available

@@ -2,7 +2,6 @@
 """Proves how NVIDIA cards in MIG mode are described."""
 
 import dataclasses
-import json
 import pathlib
 
 import pytest
@@ -89,7 +88,7 @@ def test_a_type_whose_instance_nvml_does_not_name_is_still_mig_backed(
 def test_instances_are_made_for_claims_if_policy_says_so(
     tmp_path: pathlib.Path,
 ) -> None:
-    description = json.loads(json.dumps(build.load("a100-mig-mdev")))
+    description = build.load("a100-mig-mdev")
     for parent in description["parents"]:
         for kind in parent["types"]:
             kind[2] = 0  # no instance, so the driver can make nothing
@@ -129,7 +128,7 @@ def test_a_card_in_another_mode_is_not_offered(
     hint: str,
 ) -> None:
     spec = [f'{{"vendor_id": "10de", "use": "{use}"}}']
-    description = json.loads(json.dumps(build.load("a100-mig-mdev")))
+    description = build.load("a100-mig-mdev")
     root = build.build(description, tmp_path / "used")
     state = look.read(root, spec, gpus)
     assert hint in look.reasons(state, A100)
