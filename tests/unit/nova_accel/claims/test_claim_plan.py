@@ -84,13 +84,6 @@ def _with(device: model.Device, new: list[model.Claim]) -> model.Device:
 # -- laws ------------------------------------------------------------------
 
 
-@given(strategies.claim_inputs())
-def test_the_same_input_gives_the_same_claims(
-    claim_input: strategies.ClaimInput,
-) -> None:
-    assert try_plan(claim_input) == try_plan(claim_input)
-
-
 @given(strategies.claim_inputs(), st.randoms(use_true_random=False))
 def test_the_order_of_inputs_does_not_matter(
     claim_input: strategies.ClaimInput, rng: random.Random

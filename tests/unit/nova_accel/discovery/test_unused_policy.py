@@ -29,31 +29,11 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
     return look.make("t4-mdev", tmp_path)
 
 
-def test_matching_lines_are_no_problem(root: pathlib.Path) -> None:
-    assert idle(look.read(root)) == []
-    assert idle(look.read(root, ['{"product_id": "0x1EB8"}'])) == []
-    assert idle(look.read(root, [f'{{"address": "{T4}"}}', "{}"])) == []
-    # A line that switches devices off is in use.
-    off = look.read(root, ['{"vendor_id": "10de", "use": "off"}'])
-    assert off.devices == ()
-    assert idle(off) == []
-
-
 def test_a_line_for_another_host_is_a_problem(root: pathlib.Path) -> None:
     line = '{"address": {"bus": "99"}, "use": "mig"}'
     (reason,) = idle(look.read(root, [line, "{}"]))
     assert reason.startswith(line)
     assert "matches nothing on this host" in reason
-
-
-def test_profiles_that_the_card_cant_make_are_a_problem(
-    root: pathlib.Path,
-) -> None:
-    state = look.read(root, ['{"profiles": "A40-*"}'])
-    assert "offers nothing" in look.reasons(state, T4)
-    assert "T4-4Q" in look.reasons(state, T4)
-    fine = look.read(root, ['{"profiles": ["A40-*", "T4-4Q"]}'])
-    assert "offers nothing" not in look.reasons(fine, T4)
 
 
 def test_a_line_for_an_unreadable_device_is_no_problem(

@@ -69,16 +69,6 @@ def test_an_invalid_argument_ends_with_2(capsys: Output) -> None:
         assert "placement-sync run: error: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["--once"], ["nothing"]])
-def test_a_line_without_a_verb_lists_the_verbs(
-    capsys: Output, words: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(words)
-    assert ended.value.code == 2
-    assert "; use one of: complete, help, run\n" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words",
     [["sync", "--interval"], ["audit", "--pause"], ["drain", "--wait"]],
@@ -158,18 +148,6 @@ def test_a_captured_host_uses_only_named_paths(
         parsed("--root", str(tmp_path), "--state-dir", str(tmp_path))
     )
     assert explicit.state_dir == explicit.drains_dir == str(tmp_path)
-
-
-def test_no_credentials_without_a_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nova_accel.discovery.nova_conf.CONFIG_FILES", ())
-    monkeypatch.delenv("OS_CLOUD", raising=False)
-    arguments = parsed()
-    with pytest.raises(errors.ConfigurationError, match="--os-cloud"):
-        common_options.open_placement(
-            arguments, common_options.resolve_options(arguments)
-        )
 
 
 # -- lock ------------------------------------------------------------------

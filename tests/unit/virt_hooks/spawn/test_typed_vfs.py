@@ -67,15 +67,6 @@ def test_a_vf_is_typed_and_cleared(
     assert node(life, GPU) == before
 
 
-def test_ensured_twice_is_typed_once(
-    kernel: fakehost.Controller, life: lifecycle.Lifecycle
-) -> None:
-    first = life.ensure(A, (asks(),), (slot(),))
-    written = kernel.writes()
-    assert life.ensure(A, (asks(),), (slot(),)) == first
-    assert kernel.writes() == written
-
-
 def test_what_an_operator_types_after_a_failed_release_stays(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
@@ -386,31 +377,3 @@ def test_a_card_that_hangs_delays_no_other(
     stuck.join(30)
     assert not stuck.is_alive()
     assert life.claims_of(A)[0].state is model.ClaimState.MADE
-
-
-def test_two_spawns_on_one_card_are_both_right(
-    kernel: fakehost.Controller, life: lifecycle.Lifecycle
-) -> None:
-    """One after the other; the second sees the claim of the first."""
-    results: dict[str, object] = {}
-
-    def spawn(consumer: str, function: str, trait: str) -> None:
-        try:
-            results[consumer] = life.ensure(
-                consumer, (asks(trait),), (slot(function),)
-            )
-        except errors.ClaimError as error:
-            results[consumer] = error
-
-    threads = [
-        threading.Thread(target=spawn, args=arguments)
-        for arguments in ((A, FIRST, EIGHT_Q), (B, SECOND, FOUR_Q))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    refused = [r for r in results.values() if isinstance(r, Exception)]
-    assert len(refused) == 1, "sizes are equal on a card"
-    assert len(types(kernel)) == 1
-    assert len(life.claims()) == 1

@@ -158,6 +158,7 @@ def problem(address: str) -> model.HostState:
     )
 
 
+# Obstacles of any card are in test_planner.py.
 CASES: dict[str, tuple[records.Obstacle, dict[str, Any]]] = {
     "two lines": (records.Obstacle.SHARED_CARD, function(line_count=2)),
     "mdev types": (
@@ -206,21 +207,9 @@ CASES: dict[str, tuple[records.Obstacle, dict[str, Any]]] = {
         records.Obstacle.FLAVOR,
         {"servers": {SERVER: server(SERVER, specs={})}},
     ),
-    "consumer": (
-        records.Obstacle.UNKNOWN_CONSUMER,
-        {"allocations": {OTHER: {NATIVE.uuid: {pci_clouds.CLASS: 1}}}},
-    ),
     "not offered": (
         records.Obstacle.UNOFFERED_CARD,
         {"host": problem(GPU), "natives": (), "allocations": {}},
-    ),
-    "drained": (
-        records.Obstacle.CLOSED_CARD,
-        {
-            "host": model.HostState(
-                devices=(dataclasses.replace(CARD, drain="a new fan"),)
-            )
-        },
     ),
     "technology": (
         records.Obstacle.UNKNOWN_TYPE,
@@ -258,10 +247,6 @@ CASES: dict[str, tuple[records.Obstacle, dict[str, Any]]] = {
                 )
             )
         },
-    ),
-    "overbooked": (
-        records.Obstacle.OVERBOOKED,
-        {"rules": policy.DeviceRules(rules=(policy.Rule(max_slots=0),))},
     ),
 }
 
