@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
-from nova_accel.config import policy
-from nova_accel.discovery import scan
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.doctor.host_checks import Level, Role
 from nova_accel.host import nvml_gpus
 from nova_accel.host.state import notes
-from tests.hosts import look
 from tests.support.hosts import prepared
 from tests.unit.nova_accel.doctor import changes, removal_changes
 
@@ -101,9 +98,6 @@ def test_a_change_is_seen_by_its_check_only(name: str) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        'device_spec = {"vendor_id": "10de", "managed": "yes"}',
-        'device_spec = [{"vendor_id": "1af4"}, {"vendor_id": "10de"}]',
-        'device_spec = {"address": {"bus": "65", "function": "[0-7]"}}',
         'device_spec = {"address": "65:00.0"}',
         'device_spec = {"address": "*:41:00.4"}',
         'device_spec = {"vendor_id": "8086", "product_id": "4941"}',
@@ -139,13 +133,6 @@ def test_a_device_that_is_left_to_nova_is_nova_s(use: str, lines: str) -> None:
     assert levels(prepared.changed(change), IN_USE) == {}
 
 
-def test_a_line_that_nova_refuses_is_unknown() -> None:
-    change = changes.conf("[libvirt]", "[pci]\ndevice_spec = 1\n[libvirt]")
-    assert levels(prepared.changed(change), IN_USE) == {
-        "nova.pci-spec": Level.UNKNOWN
-    }
-
-
 def test_cards_that_are_left_to_nova_may_have_nova_s_types() -> None:
     change = changes.conf(
         "[nova_accel]",
@@ -162,13 +149,6 @@ def test_the_old_name_of_nova_s_types_is_seen() -> None:
     assert levels(prepared.changed(change), IN_USE) == {
         "nova.mdev-types": Level.FAIL
     }
-
-
-@pytest.mark.parametrize(("name", "change"), changes.UNSEEN)
-def test_a_state_that_is_not_seen_is_unknown(
-    name: str, change: prepared.Change
-) -> None:
-    assert levels(prepared.changed(change), IN_USE)[name] is Level.UNKNOWN
 
 
 @pytest.mark.parametrize("gpus", changes.GOOD_ANSWERS)
@@ -193,28 +173,6 @@ def test_a_definition_of_mdevctl_without_autostart_is_no_note() -> None:
         path: '{"mdev_type": "nvidia-232", "start": "manual"}'
     }
     assert "svc.mdevctl" not in levels(prepared.changed(change), IN_USE)
-
-
-def test_switches_that_a_line_names_are_a_note_with_the_flavor() -> None:
-    line = '{"vendor_id": "10de", "product_id": "22a3", "use": "passthrough"}'
-    change = changes.switch() | changes.conf(
-        "[nova_accel]", f"[nova_accel]\ndevice_spec = {line}"
-    )
-    checks = registry.select(CHECKS, (), names=["nv.nvswitch"])
-    (result,) = registry.run(checks, prepared.changed(change))
-    (observation,) = result.observations
-    assert observation.level is Level.NOTE
-    assert "--class CUSTOM_PCI_10DE_22A3" in observation.remedy
-    assert "--count 1 --profile 10de:26b9" in observation.remedy
-
-
-def test_the_line_that_the_check_of_switches_prints_offers_them() -> None:
-    host = prepared.changed(changes.switch())
-    checks = registry.select(CHECKS, (), names=["nv.nvswitch"])
-    ((observation,),) = (r.observations for r in registry.run(checks, host))
-    line = observation.remedy.rpartition("device_spec = ")[2]
-    state = scan.read(host.reader, look.DRIVERS, policy.parse_rules([line]))
-    assert state.device(prepared.GPU) is not None
 
 
 @pytest.mark.parametrize(
@@ -334,14 +292,6 @@ def test_cleared_bars_of_vfs_are_missing(
     assert ("pci.vf-bars" in levels(host, IN_USE)) == is_missing
 
 
-def test_a_fatal_error_is_seen_at_the_root_port() -> None:
-    """Linux 6.1 does not count it at the card."""
-    port = prepared.at(prepared.L40S, "..").rpartition(f"/{prepared.L40S}")[0]
-    change: prepared.Change = {f"{port}/aer_rootport_total_err_fatal": "1\n"}
-    seen = levels(prepared.changed(change), IN_USE)
-    assert seen == {"pci.aer-fatal": Level.WARN}
-
-
 def test_a_module_that_lockdown_refuses_is_seen() -> None:
     change: prepared.Change = {
         prepared.SECURE_BOOT: None,
@@ -408,19 +358,6 @@ def test_a_rest_is_seen_by_its_check_only(name: str) -> None:
     has_state = any(path.startswith(changes.STATE) for path in case.change)
     rest = {"remove.state": Level.NOTE} if has_state else {}
     assert levels(host, REMOVAL) == rest | {name: case.level}
-
-
-def test_servers_that_would_lose_their_functions_are_named() -> None:
-    case = removal_changes.CASES["remove.functions"]
-    host = prepared.changed(removal_changes.REMOVED | case.change)
-    results = registry.run(REMOVAL, host)
-    texts = [
-        seen.text
-        for result in results
-        if result.check.name == "remove.functions"
-        for seen in result.observations
-    ]
-    assert texts == [f"these servers have whole functions: {changes.SERVER}"]
 
 
 @pytest.mark.parametrize("name", changes.CASES)

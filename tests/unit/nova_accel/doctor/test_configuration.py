@@ -117,12 +117,6 @@ def test_a_misspelt_source_is_a_failure(
     assert "found 'nova_acel'; accelerators are not offered" in line
 
 
-def test_a_nova_conf_without_nova_accel_is_a_note() -> None:
-    text = "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n"
-    host = prepared.changed({changes.NOVA_CONF: text})
-    assert levels(host, IN_USE)["nova.driver"] is Level.NOTE
-
-
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
     ("lines", "name"),

@@ -58,19 +58,6 @@ def test_a_described_host_has_the_listed_failures(
     assert failures(reader) == FAILURES.get(name, set())
 
 
-def test_a_virtual_machine_needs_a_virtual_iommu() -> None:
-    reader = host_reader.HostReader(source=recorded.load("h100-in-guest"))
-    host = checked_host.CheckedHost(reader)
-    remedies = [
-        observation.remedy
-        for result in registry.run(CHECKS, host)
-        if result.check.name == "iommu.firmware"
-        for observation in result.observations
-    ]
-    assert len(remedies) == 1
-    assert "give this virtual machine an IOMMU" in remedies[0]
-
-
 @pytest.mark.parametrize("name", recorded.NAMES)
 def test_a_recorded_host_has_the_listed_failures(name: str) -> None:
     reader = host_reader.HostReader(source=recorded.load(name))

@@ -103,14 +103,3 @@ def has_command(line: str) -> bool:
     """Return whether a sentence has a command after a colon."""
     words = line.partition(": ")[2].split()
     return bool(words) and words[0] in PROGRAMS
-
-
-@pytest.mark.parametrize(
-    "name", ["nv.faults", "pci.power", "qat.auto-reset", "state.faulted"]
-)
-def test_a_command_names_the_device(name: str) -> None:
-    case = changes.CASES[name]
-    host = prepared.changed(case.change, case.gpus)
-    checks = registry.select(CHECKS, tuple(host_checks.Role), names=[name])
-    text = check_report.as_text(registry.run(checks, host))
-    assert "ADDRESS" not in text

@@ -82,16 +82,6 @@ def test_the_reset_of_a_card_is_shown_and_inspect_agrees(
         assert reason in look.reasons(state, GPU)
 
 
-def test_the_line_of_the_remedy_offers_the_card(tmp_path: Path) -> None:
-    (observation,) = check(make(tmp_path / "1", None)).observations
-    line = json.loads(observation.remedy.partition("device_spec = ")[2])
-    root = make(tmp_path / "2", None)
-    (observation,) = check(root, line).observations
-    assert observation.level is Level.NOTE
-    assert "is not reset between guests" in observation.text
-    assert look.read(root, [json.dumps(line)]).device(GPU) is not None
-
-
 def test_a_line_that_is_not_valid_is_left_to_its_own_check(
     tmp_path: Path,
 ) -> None:
