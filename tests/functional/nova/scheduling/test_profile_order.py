@@ -37,9 +37,6 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         specs: dict[str, str] = instance.flavor.extra_specs
         return specs
 
-    def count_queries(self) -> int:
-        return self.messages().count("GET /placement/allocation_candidates")
-
     def fill_t4(self) -> Any:
         return self.boot(harness.vgpu_group("_A", "16Q"))
 

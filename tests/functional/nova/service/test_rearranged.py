@@ -4,13 +4,21 @@
 import pytest
 
 from nova_accel.model import names
-from tests.functional.nova.spawn.test_typed_vfs import FLEX, FLEX_CARD
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
 from tests.lab.fakehost.technologies.fpga import dfl_card
 
 PAC = "0000:5e:00.0"
 ANY = names.interface_trait(dfl_card.A10)
+FLEX = "0000:51:00.0"
+FLEX_CARD = fakehost.PciCard(
+    address=FLEX,
+    vendor=0x8086,
+    device=0x56C0,
+    class_code=0x038000,
+    driver="i915",
+    total_vfs=8,
+)
 
 
 class Restarted(harness.AccelTestBase):
@@ -73,3 +81,7 @@ class Restarted(harness.AccelTestBase):
         self.run_periodics()
         self._start_server(server)
         self.assertEqual(3, len(self.functions_of(server)))
+        self._delete_server(server)
+        self.run_periodics()
+        self.assertEqual(2, self.hosts["host1"].functions()[FLEX]["vfs"])
+        self.assert_nothing_left()

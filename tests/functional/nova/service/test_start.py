@@ -43,23 +43,16 @@ class Start(harness.AccelTestBase):
         )
 
     def test_malformed_device_spec(self) -> None:
-        for line, hint in (
-            ('{"address": "0000:41:*"', "write one JSON object a line"),
-            ('{"adress": "0000:41:*"}', "unknown key 'adress'; use address"),
-            ('{"use": "of"}', "use must be one of auto, vgpu"),
-        ):
-            self.hosts.clear()
-            stop = self.assertRaises(
-                SystemExit,
-                self.start_host,
-                harness.TWO_T4[0],
-                device_spec=[line],
-            )
-            self.assertEqual(1, stop.code)
-            self.assertIn(
-                f"nova.conf [nova_accel] device_spec = {line}: {hint}",
-                self.stdlog.logger.output,
-            )
+        line = '{"adress": "0000:41:*"}'
+        stop = self.assertRaises(
+            SystemExit, self.start_host, harness.TWO_T4[0], device_spec=[line]
+        )
+        self.assertEqual(1, stop.code)
+        self.assertIn(
+            f"nova.conf [nova_accel] device_spec = {line}: unknown key"
+            " 'adress'; use address",
+            self.stdlog.logger.output,
+        )
 
     def test_settings(self) -> None:
         self.start_host(
