@@ -38,13 +38,6 @@ def fixture_state(
     return look.read(look.make("alveo-cards", tmp_path_factory.mktemp("h")))
 
 
-def test_without_an_iommu_nothing_is_given(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("alveo-iommu-off", tmp_path))
-    assert region(state, U250).counters == {}
-    assert region_of(state, U250).function == FUNCTION
-    assert "intel_iommu=on" in look.reasons(state, U250)
-
-
 def u250(**facts: Any) -> list[dict[str, Any]]:
     """Return the functions of a U250; facts replace the user function's."""
     described = build.load("alveo-cards")["functions"]

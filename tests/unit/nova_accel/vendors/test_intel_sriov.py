@@ -82,32 +82,6 @@ def test_vfs_whose_quotas_are_unreadable_are_no_plain_vfs(
         assert "its quota can't be read" in look.reasons(state, vf)
 
 
-def test_vfs_are_numbered_by_their_links(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("broken-vf", tmp_path))
-    card = look.device(state, FLEX)
-    # virtfn0 is gone, virtfn1 is unreadable, the quotas of 3 and 4 too,
-    # and the sixth was given nothing.
-    assert card.slots == ("0000:4d:00.5",)
-    assert "sriov_numvfs reads 6" in look.reasons(state, FLEX)
-    assert "EIO" in look.reasons(state, "0000:4d:00.3")
-    assert "much" in look.reasons(state, "0000:4d:00.4")
-    assert "ggtt_quota of 0" in look.reasons(state, "0000:4d:00.6")
-
-
-def test_the_readable_part_of_a_card_is_described(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("broken-vf", tmp_path))
-    card = look.device(state, "10000:03:00.0")
-    assert (card.driver, card.numa_node) == ("unknown", None)
-    assert card.counters == {"VGPU": 2}
-    assert "no driver" in look.reasons(state, "0000:5d:00.0")
-    assert "gone" in look.reasons(state, "10000:01:00.1")
-    # An unreadable PF is unknown, with all of its VFs.
-    assert "10000:02:00.0" in state.unknown
-    assert not look.reasons(state, "10000:02:00.1")
-
-
 @pytest.mark.parametrize(
     ("facts", "word"),
     [

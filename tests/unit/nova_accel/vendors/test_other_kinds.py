@@ -31,25 +31,6 @@ def function(vendor: str, product: str, code: int = 0) -> pci.PciFunction:
     )
 
 
-def test_unbound_devices_of_known_kinds_are_offered(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("kinds", tmp_path))
-    assert {d.address: (d.resource_class, d.model) for d in state.devices} == {
-        "0000:1b:00.0": ("CUSTOM_GAUDI", "Gaudi"),
-        "0000:6a:02.0": ("CUSTOM_IAA", "IAA SPR"),
-        "0000:82:00.0": ("CUSTOM_ASCEND", "Ascend 910"),
-        "0000:83:00.0": ("CUSTOM_TPU", "TPU v5e"),
-    }
-    tpu = look.device(state, "0000:83:00.0")
-    assert tpu.counters == {"CUSTOM_TPU": 1}
-    assert tpu.traits >= {"CUSTOM_ACCELERATOR_MODEL_GOOGLE_TPU_V5E"}
-    (profile,) = tpu.profiles
-    assert profile.charges == {"CUSTOM_TPU": 1}
-    assert profile.trait == "CUSTOM_ACCELERATOR_PCI_1AE0_0063"
-    assert "IOMMU" in look.reasons(state, "0000:84:00.0")
-
-
 def test_bound_devices_are_offered_on_request(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -154,19 +154,6 @@ def test_services_that_are_fixed_or_unreadable_stay(
     assert arrange(tmp_path / "2", silent, services="dc") == ()
 
 
-def test_without_files_the_vfs_are_offered_without_services(
-    tmp_path: pathlib.Path,
-) -> None:
-    silent = pf()
-    del silent["attributes"]
-    build.build({"functions": [silent]}, tmp_path)
-    state = look.read(tmp_path)
-    device = look.device(state, PF)
-    assert device.counters == {"CUSTOM_QAT_VF": 2}
-    assert not [t for t in device.traits if t.startswith("CUSTOM_QAT_")]
-    assert "qat/cfg_services can't be read" in look.reasons(state, PF)
-
-
 @pytest.mark.parametrize(
     ("word", "driver", "offered"),
     [("N", None, 0), ("N", "vfio-pci", 2), ("Y", None, 2), (None, None, 2)],

@@ -248,24 +248,6 @@ def test_totals_are_capped_at_placements_maximum(
 
 
 @pytest.mark.parametrize(
-    ("name", "then"),
-    [
-        ("boot_vga", "taken for the host's boot display"),
-        ("numa_node", "taken for without a NUMA node"),
-    ],
-)
-def test_the_effect_of_an_unreadable_file_is_reported(
-    tmp_path: pathlib.Path, name: str, then: str
-) -> None:
-    build.build({"functions": [a_gpu(GPU, boot_vga=0)]}, tmp_path)
-    build.break_path(
-        tmp_path, f"bus/pci/devices/{GPU}/{name}", {"fault": "EIO"}
-    )
-    reasons = look.reasons(look.read(tmp_path), GPU)
-    assert f"{name} can't be read, {then}" in reasons
-
-
-@pytest.mark.parametrize(
     "fault", [{"fault": "EIO"}, {"fault": "missing"}, "0x03"]
 )
 def test_a_function_of_unknown_class_is_unknown(

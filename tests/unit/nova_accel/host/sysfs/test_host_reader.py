@@ -79,15 +79,6 @@ def test_a_function_has_the_values_of_the_kernel(
     assert host.function("0000:ff:00.0") is None
 
 
-def test_minus_one_is_no_numa_node(tmp_path: pathlib.Path) -> None:
-    host = host_reader.HostReader(look.make("gvtg", tmp_path))
-    card = host.function("0000:00:02.0")
-    assert card is not None
-    assert card.numa_node is None
-    assert card.boot_vga
-    assert host.problems() == ()
-
-
 def test_functions_are_in_the_order_of_their_addresses(
     tmp_path: pathlib.Path,
 ) -> None:

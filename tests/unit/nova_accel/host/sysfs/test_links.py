@@ -74,26 +74,6 @@ class FixedDriver(template.TemplateDriver):
 # -- root ports -----------------------------------------------------------
 
 
-def test_cards_below_one_switch_have_one_port(root: pathlib.Path) -> None:
-    state = look.read(root)
-    assert port(state, FIRST) == port(state, SECOND) == {"0000_40_01_1"}
-    assert port(state, ELSEWHERE) == {"0000_60_03_1"}
-    assert port(state, WITH_VFS) == {"0000_80_01_1"}
-    assert port(state, BEHIND_VMD) == {"10000_00_02_0"}
-
-
-def test_a_card_on_the_root_bus_has_its_slot(root: pathlib.Path) -> None:
-    assert port(look.read(root), ON_ROOT) == {"0000_00_04"}
-
-
-def test_a_region_has_the_port_of_its_card(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("dfl-n6000", tmp_path))
-    parts = [device for device in state.devices if device.parent]
-    assert parts
-    for device in parts:
-        assert port(state, device.address) == port(state, device.parent)
-
-
 def test_a_vf_has_the_port_of_its_pf(
     tmp_path: pathlib.Path,
 ) -> None:
