@@ -42,6 +42,10 @@ addresses = anything | st.from_regex(
 )
 targets = addresses | strategies.uuids
 names = anything | st.sampled_from(["vfio-pci", "..", "nvidia", "i915/../x"])
+# Parts of the paths of mdevs.
+parts = anything | st.from_regex(
+    r"[0-9a-f:.]{1,12}|mtty|nvidia-[0-9]+", fullmatch=True
+)
 numbers = st.integers() | anything
 types = anything | st.from_regex(r"[0-9]{1,10}", fullmatch=True)
 nodes = anything | st.sampled_from(["dfl-fme.0", "dfl-fme.0/..", "mem"])
@@ -53,6 +57,12 @@ READS_BITSTREAM = rf"(\.\./)+{BITSTREAM[1:]}"
 
 # Each function, its arguments, and the paths that it may open.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "create": (
+        privileged.create_mdev,
+        (parts, parts, targets),
+        "sys/class/mdev_bus/[^/]+/mdev_supported_types/[^/]+/create",
+    ),
+    "remove": (privileged.remove_mdev, (targets,), f"{MDEV}/remove"),
     "type": (
         privileged.set_vgpu_type,
         (addresses, types),
@@ -192,28 +202,6 @@ def function(root: Path, *files: str) -> Path:
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).touch()
     return place
-
-
-def test_values_are_written_to_kernel_files(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    place = function(
-        tmp_path,
-        "nvidia/current_vgpu_type",
-        "nvidia/vgpu_params",
-        "nvidia/placement_id",
-        "sriov_numvfs",
-    )
-    assert privileged.set_vgpu_type(root, PF, "1147") == 0
-    assert (place / "nvidia/current_vgpu_type").read_text() == "1147"
-    assert privileged.set_vgpu_params(root, PF, "a=1") == 0
-    assert privileged.read_vgpu(root, PF, "vgpu_params") == (0, "a=1")
-    (place / "nvidia/vgpu_params").write_text("")
-    assert privileged.set_vgpu_params(root, PF, "") == 0
-    assert (place / "nvidia/vgpu_params").read_text() == " "
-    assert privileged.set_placement(root, PF, 24) == 0
-    assert (place / "nvidia/placement_id").read_text() == "24"
-    assert privileged.set_vf_count(root, PF, 16, True) == 0
-    assert (place / "sriov_numvfs").read_text() == "16"
 
 
 def test_a_driver_is_bound_by_its_override(tmp_path: Path) -> None:
