@@ -88,20 +88,27 @@ def slot(
     )
 
 
-def give(
-    life: lifecycle.Lifecycle, assigned: model.Slot, consumer: str = A
-) -> model.Claim:
-    """Return the claim of a new server."""
+def request(
+    life: lifecycle.Lifecycle, assigned: model.Slot
+) -> flavors.RequestGroup:
+    """Return a request for the first profile of a slot's device."""
     device = next(
         d for d in life.host.state.devices if assigned.identifier in d.slots
     )
     (profile, *_) = device.profiles
-    group = flavors.RequestGroup(
+    return flavors.RequestGroup(
         suffix="_G",
         resources=dict(profile.charges),
         required=frozenset({profile.trait}),
     )
-    allocations = {assigned.provider: dict(profile.charges)}
+
+
+def give(
+    life: lifecycle.Lifecycle, assigned: model.Slot, consumer: str = A
+) -> model.Claim:
+    """Return the claim of a new server."""
+    group = request(life, assigned)
+    allocations = {assigned.provider: dict(group.resources)}
     (claim,) = life.ensure(consumer, (group,), (assigned,), allocations)
     return claim
 

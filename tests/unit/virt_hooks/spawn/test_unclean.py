@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.host.state import device_notes, directories
-from nova_accel.model import flavors, names
+from nova_accel.model import names
 from tests.hosts import look
 from tests.lab import fakehost
 from tests.support.fpga import simulated
@@ -30,6 +31,7 @@ from tests.support.hosts.simulated_scrub import (
     SOUND,
     fault,
     give,
+    request,
     resets,
     slot,
     started,
@@ -43,12 +45,23 @@ IDLE = connection.HostdevUse()
 PAC = "0000:05:00.0"
 
 
+def forgotten(
+    kernel: fakehost.Controller,
+    state: Path,
+    card: str = GPU,
+    function: str = "",
+    **settings: Any,
+) -> lifecycle.Lifecycle:
+    """Return a service that started while server A had a function."""
+    before = started(kernel, state, settings.get("words", ""))
+    give(before, slot(before, card, function))
+    return started(kernel, state, **settings)
+
+
 def test_after_a_restart_a_pass_scrubs_unclaimed_functions(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
-    later = started(kernel, state)
+    later = forgotten(kernel, state)
     later.clean_up()
     assert GPU in resets(kernel)
     assert dict(device_notes.FaultNotes(str(state)).read_unreleased()) == {}
@@ -73,27 +86,22 @@ def test_a_pass_ends_though_much_is_to_be_cleaned(
     assert {GPU, FLEX_VF} <= {*resets(kernel)}
 
 
-@pytest.mark.parametrize("address", [GPU, FLEX])
+@pytest.mark.parametrize(("card", "function"), [(GPU, ""), (FLEX, FLEX_VF)])
 def test_after_a_restart_the_next_server_gets_it_clean(
-    kernel: fakehost.Controller, state: Path, address: str
+    kernel: fakehost.Controller, state: Path, card: str, function: str
 ) -> None:
-    before = started(kernel, state)
-    function = FLEX_VF if address == FLEX else ""
-    give(before, slot(before, address, function))
-    later = started(kernel, state)
-    give(later, slot(later, address, function), B)
-    assert (function or address) in resets(kernel)
+    later = forgotten(kernel, state, card, function)
+    give(later, slot(later, card, function), B)
+    assert (function or card) in resets(kernel)
     (note,) = device_notes.FaultNotes(str(state)).read_unreleased().values()
-    assert (note.address, note.consumer) == (function or address, B)
+    assert (note.address, note.consumer) == (function or card, B)
 
 
 def test_a_function_that_cannot_be_cleaned_is_not_assigned(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
+    later = forgotten(kernel, state)
     kernel.fail(f"bus/pci/devices/{GPU}/reset", "ENOTTY")
-    later = started(kernel, state)
     with pytest.raises(errors.ClaimError, match="could not be cleaned"):
         give(later, slot(later, GPU), B)
     assert "could not be scrubbed" in fault(later, GPU)
@@ -121,10 +129,8 @@ def test_a_region_is_not_cleaned_while_its_card_is_locked(
 def test_a_function_in_a_guest_is_not_cleaned(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
     libvirt = domains.SimulatedDomains()
-    later = started(kernel, state, domains=libvirt)
+    later = forgotten(kernel, state, domains=libvirt)
     guest = connection.HostdevUse(functions=frozenset({SOUND}))
     libvirt.set_use(guest)
     later.clean_up()
@@ -155,9 +161,7 @@ def test_a_function_seen_in_a_guest_counts_as_unclean(
 def test_the_server_itself_gets_its_function_as_it_left_it(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
-    later = started(kernel, state)
+    later = forgotten(kernel, state)
     give(later, slot(later, GPU))
     assert resets(kernel) == []
 
@@ -269,9 +273,7 @@ def test_a_function_restored_before_it_is_assigned_is_scrubbed(
     kernel: fakehost.Controller, state: Path, card: str, function: str
 ) -> None:
     """A pass reads the slot of a server from Nova before its spawn does."""
-    before = started(kernel, state)
-    give(before, slot(before, card, function), A)
-    later = started(kernel, state)
+    later = forgotten(kernel, state, card, function)
     later.restore(B, (slot(later, card, function),))
     later.clean_up()
     give(later, slot(later, card, function), B)
@@ -388,10 +390,8 @@ def test_the_note_is_read_again_with_each_pass(
     kernel: fakehost.Controller, state: Path, break_notes: Break
 ) -> None:
     """Without a domain only the note can say whose the function is."""
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
+    later = forgotten(kernel, state)
     texts = {p: p.read_bytes() for p in (state / "unreleased").iterdir()}
-    later = started(kernel, state)
     with pytest.MonkeyPatch.context() as patched:
         break_notes(state, patched)
         (restored,) = later.restore(A, (slot(later, GPU),))
@@ -410,10 +410,8 @@ def test_the_note_is_read_again_with_each_pass(
 def test_the_first_operation_decides_before_the_next_pass(
     kernel: fakehost.Controller, state: Path, break_notes: Break
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
+    later = forgotten(kernel, state)
     texts = {p: p.read_bytes() for p in (state / "unreleased").iterdir()}
-    later = started(kernel, state)
     with pytest.MonkeyPatch.context() as patched:
         break_notes(state, patched)
         later.restore(A, (slot(later, GPU),))
@@ -426,9 +424,7 @@ def test_the_first_operation_decides_before_the_next_pass(
 def test_a_function_of_an_unknown_server_is_scrubbed_for_another_one(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
-    later = started(kernel, state)
+    later = forgotten(kernel, state)
     with pytest.MonkeyPatch.context() as patched:
         _fail_file(errno.EIO)(state, patched)
         give(later, slot(later, GPU), B)
@@ -438,9 +434,7 @@ def test_a_function_of_an_unknown_server_is_scrubbed_for_another_one(
 def test_no_server_gets_a_function_while_the_directory_is_unreadable(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
-    later = started(kernel, state)
+    later = forgotten(kernel, state)
     with pytest.MonkeyPatch.context() as patched:
         _fail_directory(errno.EIO)(state, patched)
         with pytest.raises(errors.UnreadableError):
@@ -480,7 +474,7 @@ def test_a_release_while_the_notes_are_unreadable_scrubs(
 
 @pytest.fixture(name="erased")
 def log_commands(kernel: fakehost.Controller) -> Path:
-    """Return the log of the scrub command of ``started(..., ERASES)``."""
+    """Return the log of the scrub command of services with ``ERASES``."""
     log, command = kernel.root / "erased", kernel.root / "wipe"
     command.write_text(f"#!/bin/sh\necho $1 >> {log}\n")
     command.chmod(0o755)
@@ -501,9 +495,7 @@ def test_a_stopped_server_s_data_is_not_erased_for_want_of_a_note(
     vf: str,
     is_restored: bool,
 ) -> None:
-    before = started(kernel, state, ERASES)
-    give(before, slot(before, card, vf))
-    later = started(kernel, state, ERASES)
+    later = forgotten(kernel, state, card, vf, words=ERASES)
     (path,) = (state / "unreleased").iterdir()
     text = path.read_bytes()
     path.write_text("{")
@@ -523,9 +515,7 @@ def test_another_server_s_data_are_erased_for_want_of_a_note(
     kernel: fakehost.Controller, state: Path, erased: Path
 ) -> None:
     """Nova gave the device to a new server: the former one has lost it."""
-    before = started(kernel, state, ERASES)
-    give(before, slot(before, GPU))
-    later = started(kernel, state, ERASES)
+    later = forgotten(kernel, state, words=ERASES)
     (path,) = (state / "unreleased").iterdir()
     path.write_text("{")
     later.restore(A, (slot(later, GPU),))
@@ -538,9 +528,7 @@ def test_a_stopped_server_without_a_domain_gets_a_clean_function(
     kernel: fakehost.Controller, state: Path, break_notes: Break
 ) -> None:
     """A reset takes nothing from a guest that does not run."""
-    before = started(kernel, state)
-    give(before, slot(before, GPU))
-    later = started(kernel, state)
+    later = forgotten(kernel, state)
     with pytest.MonkeyPatch.context() as patched:
         break_notes(state, patched)
         later.restore(A, (slot(later, GPU),))
@@ -558,11 +546,9 @@ def test_a_stopped_server_without_a_domain_gets_a_clean_function(
 def test_a_running_server_keeps_its_function_though_none_is_restored(
     kernel: fakehost.Controller, state: Path, erased: Path
 ) -> None:
-    before = started(kernel, state, ERASES)
-    give(before, slot(before, GPU))
     libvirt = domains.SimulatedDomains()
     libvirt.set_use(use_of(A, GPU))
-    later = started(kernel, state, ERASES, libvirt)
+    later = forgotten(kernel, state, words=ERASES, domains=libvirt)
     (path,) = (state / "unreleased").iterdir()
     path.write_text("{")
     (claim,) = start_again(later, slot(later, GPU))
@@ -575,16 +561,7 @@ def start_again(
     life: lifecycle.Lifecycle, assigned: model.Slot
 ) -> tuple[model.Claim, ...]:
     """Return the claims of a server that was on this host before."""
-    device = next(
-        d for d in life.host.state.devices if assigned.identifier in d.slots
-    )
-    (profile, *_) = device.profiles
-    group = flavors.RequestGroup(
-        suffix="_G",
-        resources=dict(profile.charges),
-        required=frozenset({profile.trait}),
-    )
-    return life.ensure(A, (group,), (assigned,))
+    return life.ensure(A, (request(life, assigned),), (assigned,))
 
 
 def _can_list(life: lifecycle.Lifecycle) -> bool:
