@@ -8,7 +8,6 @@ import pytest
 from nova import exception
 from nova.virt.libvirt import driver
 
-from nova_accel.host.state import device_notes
 from tests.functional.nova.support import harness, operations, technologies
 
 EIGHT = "mdev_supported_types/nvidia-233/create"
@@ -28,19 +27,6 @@ class Failures(operations.OperationsTestBase):
         """Ask for a move that fails."""
         self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
-
-    @pytest.mark.long
-    def test_a_move_to_a_card_that_was_just_drained(self) -> None:
-        self.start_hosts("host1", "host2")
-        server = self.boot(harness.vgpu_group("_A", "4Q"), host="host1")
-        self.run_periodics()
-        for card in (harness.T4, harness.T4_B):
-            device_notes.DrainNotes(self.state_dir("host2")).put(
-                card, "a loud fan"
-            )
-        self.fail_move(server, {"migrate": None})
-        self.assertIn("is drained: a loud fan", self.messages())
-        self.assertEqual({}, self.hosts["host2"].mdevs())
 
     @pytest.mark.long
     def test_a_resize_in_place_whose_new_partition_fails(self) -> None:
