@@ -101,15 +101,15 @@ class Leaving(leaving.LeavingTestBase):
         self.apply()
         self.assert_removed()
         # Names of a flavor stay: Placement refuses a request without them.
-        left = {"CUSTOM_OPERATORS", harness.vgpu_trait("4Q")}
+        used = {"CUSTOM_OPERATORS", harness.vgpu_trait("4Q")}
         self.assertEqual(
-            {*left, names.GPU_MEMORY_CLASS}, self.list_own_names()
+            {*used, names.GPU_MEMORY_CLASS}, self.list_own_names()
         )
         providers = self._get_all_providers()
         self.assertIn("removed 0 resource providers", self.apply())
         self.assertEqual(providers, self._get_all_providers())
         self.assertEqual(
-            {*left, names.GPU_MEMORY_CLASS}, self.list_own_names()
+            {*used, names.GPU_MEMORY_CLASS}, self.list_own_names()
         )
         self.apply("--extra-specs")
         self.assertEqual({}, self.api.get_extra_specs(flavor))
