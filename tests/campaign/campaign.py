@@ -34,6 +34,7 @@ _LIVES_OF_A_WORLD = 5
 _MOST_TRIALS = 40
 _TICK_S = 5.0
 _KINDS = (
+    "not undone",
     "leaked",
     "lost",
     "double",

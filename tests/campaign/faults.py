@@ -195,6 +195,16 @@ class Fault:
             f":{'after' if self.is_after else 'before'}:{self.code}"
         )
 
+    @property
+    def is_refusal(self) -> bool:
+        """Return whether one call fails, and has no effect."""
+        return (
+            self.kind != "kill"
+            and self.length == 1
+            and not self.is_after
+            and self.code < _LIE
+        )
+
     @classmethod
     def parse(cls, text: str) -> "Fault":
         """Return what ``str()`` made a text of."""

@@ -30,7 +30,7 @@ def list_exposed(
     """
     places = {(claim.provider, claim.slot) for claim in _claims(world, host)}
     unclaimed = {
-        (guest, handle): _find_places(world, host, handle)
+        (guest, handle): find_places(world, host, handle)
         for guest, handle in _list_unclaimed(world, host)
     }
     places |= set().union(*unclaimed.values())
@@ -118,7 +118,7 @@ def _list_unclaimed(
                 yield domain.UUIDString(), handle
 
 
-def _find_places(world: worlds.World, host: str, handle: str) -> set[Place]:
+def find_places(world: worlds.World, host: str, handle: str) -> set[Place]:
     """Return the slots of a device of a guest."""
     places = set()
     for device in world.computes[host].driver._accel.host.state.devices:

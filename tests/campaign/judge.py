@@ -17,7 +17,7 @@ from nova.tests.functional.api import client
 from nova_accel.discovery import change_detection
 from nova_accel.host import bounded_calls
 from nova_accel.host.state import device_notes
-from tests.campaign import guests, nova_endings, uses
+from tests.campaign import endings, guests, uses
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
 from virt_hooks.guest import connection
@@ -50,6 +50,8 @@ class Judge:
 
     def judge(self) -> list[str]:
         """Let the passes run, compare, delete all, and compare again."""
+        for text in self._life.leftovers:
+            self._note("not undone", text)
         self._check_guests(has_passed=False)
         for host in sorted(self._life.hanging - self._world.down):
             self._check_goes_on(host)
@@ -59,7 +61,7 @@ class Judge:
             self._note("unusable", text)
         self._check_servers()
         self._delete_all()
-        self.of_nova += nova_endings.tidy(self._world)
+        self.of_nova += endings.tidy(self._world)
         self._life.host_restore(None)  # what guests had hindered
         for _ in range(2):
             self._pass()
@@ -285,7 +287,7 @@ class Judge:
         is_running = domain is not None and domain.isActive()
         has_failed = instance.vm_state == vm_states.ERROR
         if (
-            (has_failed or nova_endings.was_ended_as_evacuated(host, who))
+            (has_failed or endings.was_ended_as_evacuated(host, who))
             and not is_running
             and not claimed.get(who)
         ):
@@ -338,7 +340,7 @@ class Judge:
         # A revert gives the allocations back before the server is active.
         elif counted not in (
             placement.get(move, {}),
-            nova_endings.given_back(who, placement),
+            endings.given_back(who, placement),
         ):
             self._note(
                 "lost",

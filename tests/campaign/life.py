@@ -17,7 +17,7 @@ from nova.compute import vm_states
 from nova.tests.functional.api import client
 
 from nova_accel.model import names, rpc_names
-from tests.campaign import cards
+from tests.campaign import cards, endings
 from tests.campaign import world as worlds
 from tests.campaign.faults import DOWN, Fault, KilledError, has_points
 from tests.functional.nova.support import harness
@@ -172,6 +172,8 @@ class Life(cards.CardChanges):
         self.log: list[str] = []
         #: Errors of the campaign's own code.
         self.defects: list[str] = []
+        #: What failed operations have left, before any pass.
+        self.leftovers: list[str] = []
 
     # -- what is done ------------------------------------------------------
 
@@ -208,8 +210,9 @@ class Life(cards.CardChanges):
 
             meanwhile = kind, number, overlap
         lasting = tuple(fault for fault, _ in self._lasting)
+        before = None if lasting else self._read_before(step)
         with self.world.injector.armed((*step.faults, *lasting), meanwhile):
-            self._try(step.name, call, step)
+            error = self._try(step.name, call, step)
             for thread in threads:
                 thread.join(_PATIENCE_S)
                 assert not thread.is_alive(), f"{step} does not end"
@@ -217,6 +220,8 @@ class Life(cards.CardChanges):
                 self.struck.append(f"{fault} {name}")
                 stable_name = _TEMPORARY.sub("", name)
                 self.log.append(f"   struck {fault} {stable_name}")
+        if before is not None:
+            self._compare(before, step, error)
         self._lasting = [(f, n - 1) for f, n in self._lasting if n > 1]
         self._lasting += [
             (dataclasses.replace(fault, first=0), step.further)
@@ -230,6 +235,39 @@ class Life(cards.CardChanges):
             else:
                 self.world.revive(host)
         self.log.append(f"   servers {', '.join(self._list_states())}")
+
+    def _read_before(self, step: Step) -> endings.Facts | None:
+        """Return what there is before an operation that may be undone.
+
+        An undo that meets a fault is ended by a pass.
+        """
+        is_single = len(step.faults) == 1 and step.faults[0].is_refusal
+        if (
+            step.name not in endings.OPERATIONS
+            or not is_single
+            or step.meanwhile is not None
+            or self.hanging
+        ):
+            return None
+        is_new = step.name == "boot"
+        server = None if is_new else self._find_server(step)
+        return endings.read(self.world, server)
+
+    def _compare(
+        self, before: endings.Facts, step: Step, error: BaseException | None
+    ) -> None:
+        """Note what an operation has left that has failed."""
+        server = self._find_server(step)
+        if endings.has_failed(self.world, step, server, error):
+            after = endings.read(self.world, server)
+            self.leftovers += endings.list_left(
+                self.world, step, before, after
+            )
+
+    def _find_server(self, step: Step) -> Any:
+        """Return the server of a step, None for one that is gone."""
+        number = -1 if step.name == "boot" else int(step.target)
+        return self.instance(self.servers[number]) if self.servers else None
 
     def _list_states(self) -> Iterator[str]:
         for number, uuid in enumerate(self.servers):
@@ -254,15 +292,21 @@ class Life(cards.CardChanges):
         call: Callable[[Step], Any] = getattr(self, f"do_{name}")
         return other, call
 
-    def _try(self, name: str, call: Callable[[Step], Any], step: Step) -> None:
+    def _try(
+        self, name: str, call: Callable[[Step], Any], step: Step
+    ) -> BaseException | None:
+        """Do something; return why it was refused, or failed."""
         line = f"{name} {step.target} {step.flavor}"
         try:
             self.world.bus.run(lambda: call(step))
             self.log.append(line)
         except client.OpenStackApiException as error:
             self.log.append(f"{line}: refused: {str(error)[:150]}")
-        except KilledError:
+            refused: Exception = error
+            return refused
+        except KilledError as error:
             self.log.append(f"{line}: killed")
+            return error
         except Exception as error:
             LOG.exception("%s failed", line)
             self.log.append(f"{line}: {error!r:.300}")
@@ -270,6 +314,8 @@ class Life(cards.CardChanges):
                 *_, last = traceback.extract_tb(error.__traceback__)
                 if Path(last.filename).parent == Path(__file__).parent:
                     self.defects.append(f"{line}: {error!r}")
+            return error
+        return None
 
     # -- what could be done ------------------------------------------------
 
