@@ -54,7 +54,7 @@ _LATER = "next periodic task"
 
 
 class Fact(NamedTuple):
-    """What is known of a device, a provider or a server.
+    """State of a device, a provider or a server.
 
     :ivar name: handle of the device, or uuid of the provider.
     """
@@ -131,7 +131,7 @@ def has_failed(
     server: Any,
     error: BaseException | None,
 ) -> bool:
-    """Return whether an operation has failed, and its user is told so.
+    """Return whether an operation has failed, and its user reads so.
 
     What a detach says that the next periodic task does is not left.
 
