@@ -174,7 +174,7 @@ def list_left(
 def _list_unbacked(
     world: worlds.World, host: str, before: Facts, after: Facts
 ) -> set[Fact]:
-    """Return what is new without a reason, and the claims that are lost.
+    """Return new facts that no server explains, and claims that are lost.
 
     Nova assigns the slots of a resize that failed to its server.
     """

@@ -99,7 +99,8 @@ def test_a_step_that_is_not_undone_is_found(
     assert any(text.startswith("leaked: mdev") for text in findings)
 
 
-#: What undoes an operation, a step after which it has to, and what is left.
+#: Operations, a step of each that fails, the kind of fact that remains without
+#: its undo, and the function that is the undo.
 _UNDOES = [
     *(
         pytest.param(
